@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+/// @file
+/// Finiteness by exponent bits: `std::isfinite` returns true for a NaN under `-ffast-math`, this does not.
+
+#include <bit>
+#include <cstdint>
+
+#include <rmsfold/core/concepts.hpp>
+
+namespace rmsfold {
+
+/// Neither infinite nor NaN.
+[[nodiscard]] constexpr bool is_finite(double x) noexcept {
+  return ((std::bit_cast<std::uint64_t>(x) >> 52) & 0x7ff) != 0x7ff;
+}
+
+/// Neither infinite nor NaN.
+[[nodiscard]] constexpr bool is_finite(float x) noexcept {
+  return ((std::bit_cast<std::uint32_t>(x) >> 23) & 0xff) != 0xff;
+}
+
+/// Position of the first entry that is infinite or NaN, in storage order; -1 when all are finite.
+template <Real S>
+[[nodiscard]] Index first_non_finite(const S* values, Index count) noexcept {
+  for (Index i = 0; i < count; ++i) {
+    if (!is_finite(values[i])) return i;
+  }
+  return -1;
+}
+
+}  // namespace rmsfold

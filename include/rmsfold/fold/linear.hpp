@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+/// @file
+/// A linear layer as checkpoints store it.
+
+#include <optional>
+#include <utility>
+
+#include <rmsfold/tensor/matrix.hpp>
+
+namespace rmsfold {
+
+/// \f$y = xW^T + b\f$ with W stored `[out, in]`.
+/// @tparam S  storage scalar of the weights.
+template <Storage S>
+struct Linear {
+  Matrix<S> weight;                 ///< `out x in`
+  std::optional<RowVector<S>> bias;  ///< `out`, or none
+
+  /// Length of the rows it reads.
+  [[nodiscard]] Index in() const noexcept { return weight.cols(); }
+  /// Length of the rows it writes.
+  [[nodiscard]] Index out() const noexcept { return weight.rows(); }
+
+  /// @param x `tokens x in`, of any real type, which the product is carried out in. @returns `tokens x out`. @throws ShapeError.
+  template <DenseExpr D>
+  [[nodiscard]] Matrix<typename D::Scalar> apply(const D& x) const {
+    using T = typename D::Scalar;
+    if (x.cols() != in()) detail::raise<ShapeError>("a linear layer {} x {} cannot read rows of length {}", out(), in(), x.cols());
+    if (bias && bias->size() != out()) detail::raise<ShapeError>("a linear layer with {} outputs has {} biases", out(), bias->size());
+    const Matrix<T> w = weight.unaryExpr([](S value) { return static_cast<T>(to_double(value)); });
+    Matrix<T> y = x.derived() * w.transpose();
+    if (bias) {
+      const RowVector<T> b = bias->unaryExpr([](S value) { return static_cast<T>(to_double(value)); });
+      y.rowwise() += b;
+    }
+    return y;
+  }
+};
+
+}  // namespace rmsfold

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+/// @file
+/// Dense orthogonal matrices, checked on both sides.
+
+#include <algorithm>
+#include <concepts>
+#include <limits>
+#include <utility>
+
+#include <rmsfold/core/finite.hpp>
+#include <rmsfold/core/tolerance.hpp>
+#include <rmsfold/group/isometry.hpp>
+
+namespace rmsfold {
+
+/// Marks a construction whose invariant is already proved by the caller.
+struct Unchecked {};
+
+/// How far a square matrix is from orthogonal: largest entries of \f$|Q^TQ-I|\f$ and \f$|QQ^T-I|\f$, summed in `double`; NaN when an entry is not finite.
+struct OrthogonalityResidual {
+  double columns = 0;  ///< \f$\max|Q^TQ-I|\f$
+  double rows = 0;     ///< \f$\max|QQ^T-I|\f$
+  /// The larger one; NaN if either is.
+  [[nodiscard]] double worst() const noexcept { return !(columns <= rows) ? columns : rows; }
+};
+
+/// Both residuals of `q`. A matrix whose rows are scaled by 1.0005 has a small one and a large one, so both are needed. @par Cost two products of n^3.
+template <DenseExpr D>
+[[nodiscard]] OrthogonalityResidual orthogonality_residual(const D& q) {
+  const Matrix<double> wide = q.derived().template cast<double>();
+  if (first_non_finite(wide.data(), wide.size()) >= 0) {
+    const double nan = std::numeric_limits<double>::quiet_NaN();
+    return {nan, nan};
+  }
+  const auto residual = [&](const Matrix<double>& gram) {
+    return gram.size() == 0 ? 0.0 : (gram - Matrix<double>::Identity(gram.rows(), gram.cols())).cwiseAbs().maxCoeff();
+  };
+  const Matrix<double> columns = wide.transpose() * wide;
+  const Matrix<double> rows = wide * wide.transpose();
+  return {residual(columns), residual(rows)};
+}
+
+/// An orthogonal matrix \f$Q \in O(n)\f$, stored densely.
+///
+/// @invariant `orthogonality_residual(matrix()).worst() <= orthogonality_tolerance<S>(n)`.
+/// @par Cost inverse O(n^2), action on k rows O(n^2 k), checked construction O(n^3).
+template <Real S>
+class Orthogonal {
+ public:
+  /// The smallest group of the lattice that holds every value of this type.
+  static constexpr Gauge gauge = Gauge::orthogonal;
+
+  /// @throws ShapeError when `q` is not square; InvariantError naming both residuals when it is not orthogonal.
+  explicit Orthogonal(Matrix<S> q) : Orthogonal(std::move(q), Unchecked{}) {
+    if (q_.rows() != q_.cols()) detail::raise<ShapeError>("orthogonal matrix: {} x {} is not square", q_.rows(), q_.cols());
+    const OrthogonalityResidual r = orthogonality_residual(q_);
+    const double tolerance = orthogonality_tolerance<S>(dim());
+    if (!is_finite(r.worst()) || !(r.worst() <= tolerance)) {
+      detail::raise<InvariantError>(
+          "not orthogonal: max|QᵀQ - I| = {:.3g}, max|QQᵀ - I| = {:.3g}, allowed {:.3g}; "
+          "a scaled rotation is not absorbed by a norm either, since eps > 0 fixes the scale",
+          r.columns, r.rows, tolerance);
+    }
+  }
+
+  /// Takes `q` as it is. @pre it is orthogonal by construction: a transpose, a product of reflections.
+  Orthogonal(Matrix<S> q, Unchecked) noexcept : q_(std::move(q)) {}
+
+  /// n.
+  [[nodiscard]] Index dim() const noexcept { return q_.rows(); }
+  /// Q.
+  [[nodiscard]] const Matrix<S>& matrix() const noexcept { return q_; }
+  /// \f$Q^T\f$.
+  [[nodiscard]] Orthogonal inverse() const { return Orthogonal(q_.transpose(), Unchecked{}); }
+
+  /// The matrix product \f$AB\f$: `a` acts first on a row. @throws ShapeError when the dimensions differ.
+  [[nodiscard]] friend Orthogonal operator*(const Orthogonal& a, const Orthogonal& b) {
+    if (a.dim() != b.dim()) detail::raise<ShapeError>("orthogonal matrices of dimensions {} and {}", a.dim(), b.dim());
+    return Orthogonal(a.q_ * b.q_, Unchecked{});
+  }
+
+  /// Multiplies the middle axis of `[outer, dim, inner]` by Q, in place, in tiles of fixed size, so that the bits do not depend on how callers split `outer`
+  /// into multiples of `tile`.
+  template <Real T>
+  void apply(T* data, Index outer, Index inner) const {
+    if constexpr (std::same_as<T, S>) {
+      apply_matrix(q_, data, outer, inner);
+    } else {
+      apply_matrix(Matrix<T>(q_.template cast<T>()), data, outer, inner);
+    }
+  }
+
+  /// Rows, or columns, that are multiplied at once.
+  static constexpr Index tile = 256;
+
+  /// An upper bound on the spectral norm of both defects: n times the accepted largest entry.
+  [[nodiscard]] double orthogonality_defect() const noexcept { return static_cast<double>(dim()) * orthogonality_tolerance<S>(dim()); }
+  /// n products, summed.
+  [[nodiscard]] double error_terms() const noexcept { return static_cast<double>(dim()); }
+
+ private:
+  template <class T>
+  static void apply_matrix(const Matrix<T>& q, T* data, Index outer, Index inner) {
+    const Index n = q.rows();
+    Matrix<T> product;
+    if (inner == 1) {
+      for (Index start = 0; start < outer; start += tile) {
+        Eigen::Map<Matrix<T>> rows(data + start * n, (std::min)(tile, outer - start), n);
+        product.noalias() = rows * q;
+        rows = product;
+      }
+      return;
+    }
+    for (Index o = 0; o < outer; ++o) {
+      for (Index start = 0; start < inner; start += tile) {
+        Eigen::Map<Matrix<T>, 0, Eigen::OuterStride<>> columns(data + o * n * inner + start, n, (std::min)(tile, inner - start),
+                                                               Eigen::OuterStride<>(inner));
+        product.noalias() = q.transpose() * columns;
+        columns = product;
+      }
+    }
+  }
+
+  Matrix<S> q_;
+};
+
+static_assert(Isometry<Orthogonal<double>> && !ExactIsometry<Orthogonal<double>>);
+
+/// Any rotation, written out densely in `S`. @par Cost n rows of `apply`.
+template <Real S, Isometry G>
+[[nodiscard]] Orthogonal<S> to_orthogonal(const G& q) {
+  return Orthogonal<S>(Matrix<S>(matrix_of<double>(q).template cast<S>()), Unchecked{});
+}
+
+}  // namespace rmsfold

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+/// @file
+/// RMSNorm with its learned gain, and the gain-free type that any rotation commutes with.
+
+#include <cmath>
+#include <utility>
+
+#include <rmsfold/core/error.hpp>
+#include <rmsfold/core/finite.hpp>
+#include <rmsfold/core/half.hpp>
+#include <rmsfold/tensor/matrix.hpp>
+
+namespace rmsfold {
+
+namespace detail {
+
+/// \f$1/\sqrt{\overline{x^2}+\epsilon}\f$, the squares summed in `double` or wider; 0 for a zero row with eps = 0, so that it gives zeros.
+template <DenseExpr D>
+[[nodiscard]] auto inverse_rms(const D& row, double eps) {
+  using Wide = std::conditional_t<std::same_as<typename D::Scalar, long double>, long double, double>;
+  using std::sqrt;
+  Wide sum = 0;
+  for (Index j = 0; j < row.size(); ++j) sum += static_cast<Wide>(row[j]) * static_cast<Wide>(row[j]);
+  const Wide square = sum / static_cast<Wide>(row.size()) + static_cast<Wide>(eps);
+  return square > 0 ? 1 / sqrt(square) : Wide{0};
+}
+
+inline void check_eps(double eps) {
+  if (!is_finite(eps) || !(eps >= 0)) raise<InvariantError>("RMSNorm: eps = {} must be finite and not negative", eps);
+}
+
+}  // namespace detail
+
+/// RMSNorm without a gain: \f$\mathrm{rms}(x) = x\,/\sqrt{\frac1n\sum_j x_j^2+\epsilon}\f$, eps inside the root.
+///
+/// \f$\mathrm{rms}(xQ) = \mathrm{rms}(x)\,Q\f$ for every orthogonal Q and every eps (identity 1), so any rotation may pass it.
+/// @tparam S  storage scalar of the model; activations may be of any real type.
+/// @note Source: Zhang and Sennrich, Root Mean Square Layer Normalization (2019), equation 4.
+template <Storage S>
+class UnitRMSNorm {
+ public:
+  /// @throws ShapeError when n < 1; InvariantError when eps is negative or not finite.
+  UnitRMSNorm(Index n, double eps) : dim_(n), eps_(eps) {
+    if (n < 1) detail::raise<ShapeError>("UnitRMSNorm: dimension {}", n);
+    detail::check_eps(eps);
+  }
+
+  /// Length of the rows it normalises.
+  [[nodiscard]] Index dim() const noexcept { return dim_; }
+  /// eps, inside the root.
+  [[nodiscard]] double eps() const noexcept { return eps_; }
+
+  /// \f$\mathrm{rms}(x)\f$ of each row. @param x `tokens x n`. @returns `tokens x n`; zero rows give zeros. @throws ShapeError.
+  template <DenseExpr D>
+  [[nodiscard]] Matrix<typename D::Scalar> apply(const D& x) const {
+    if (x.cols() != dim_) detail::raise<ShapeError>("RMSNorm of dimension {} on rows of length {}", dim_, x.cols());
+    Matrix<typename D::Scalar> y(x.rows(), x.cols());
+    for (Index t = 0; t < x.rows(); ++t) {
+      const auto scale = detail::inverse_rms(x.row(t), eps_);
+      for (Index j = 0; j < dim_; ++j) y(t, j) = static_cast<typename D::Scalar>(static_cast<decltype(scale)>(x(t, j)) * scale);
+    }
+    return y;
+  }
+
+ private:
+  Index dim_;
+  double eps_;
+};
+
+/// RMSNorm with a learned gain: \f$\mathrm{RMSNorm}_g(x) = \mathrm{rms}(x)\odot g\f$.
+///
+/// It may be transported by a `SignedPermutation`; a dense rotation does not commute with \f$\mathrm{diag}(g)\f$ and does not compile: `fold_gain` first.
+/// @tparam S  storage scalar of the gain.
+template <Storage S>
+class RMSNorm {
+ public:
+  /// @throws ShapeError when the gain is empty; InvariantError when eps is negative or not finite.
+  RMSNorm(RowVector<S> gain, double eps) : unit_(gain.size(), eps), gain_(std::move(gain)) {}
+
+  /// Length of the rows it normalises.
+  [[nodiscard]] Index dim() const noexcept { return unit_.dim(); }
+  /// eps, inside the root.
+  [[nodiscard]] double eps() const noexcept { return unit_.eps(); }
+  /// g.
+  [[nodiscard]] const RowVector<S>& gain() const noexcept { return gain_; }
+  /// The same norm without its gain; not the same function unless g = 1: use `fold_gain`, which gives the gain to the readers.
+  [[nodiscard]] const UnitRMSNorm<S>& without_gain() const noexcept { return unit_; }
+
+  /// \f$\mathrm{rms}(x)\odot g\f$ of each row. @param x `tokens x n`. @returns `tokens x n`. @throws ShapeError.
+  template <DenseExpr D>
+  [[nodiscard]] Matrix<typename D::Scalar> apply(const D& x) const {
+    using T = typename D::Scalar;
+    Matrix<T> y = unit_.apply(x);
+    for (Index j = 0; j < dim(); ++j) y.col(j) *= static_cast<T>(to_double(gain_[j]));
+    return y;
+  }
+
+ private:
+  UnitRMSNorm<S> unit_;
+  RowVector<S> gain_;
+};
+
+}  // namespace rmsfold
