@@ -25,6 +25,7 @@
 #include <rmsfold/group/hadamard.hpp>
 #include <rmsfold/group/isometry.hpp>
 #include <rmsfold/group/orthogonal.hpp>
+#include <rmsfold/group/polar.hpp>
 #include <rmsfold/group/signed_permutation.hpp>
 #include <rmsfold/norm/rms_norm.hpp>
 #include <rmsfold/tensor/convert.hpp>

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+/// @file
+/// A checkpoint understood: every tensor matched with the family's graph, or refused.
+
+#include <algorithm>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include <rmsfold/io/checkpoint.hpp>
+#include <rmsfold/model/graph.hpp>
+#include <rmsfold/tensor/convert.hpp>
+
+namespace rmsfold::model {
+
+/// Which tensor is the output head, when config.json and the stored tensors disagree.
+enum class HeadChoice { undecided, stored, tied };
+
+/// What a user may decide when opening a model.
+struct OpenOptions {
+  HeadChoice head = HeadChoice::undecided;  ///< `--head`
+  bool trust_config = false;                ///< `--trust-config`: accept a config that names custom code
+  bool ignore_index = false;                ///< `--ignore-index`: take the shards' own headers
+};
+
+/// A checkpoint directory whose every tensor is accounted for.
+class Model {
+ public:
+  /// Opens and matches; reads headers and, where a tie is in doubt, the two tensors it is about.
+  /// @throws FormatError, RefusedError, IoError; the message names file, tensor, reason and remedy.
+  explicit Model(const std::filesystem::path& directory, const OpenOptions& options = {})
+      : checkpoint_(directory, options.ignore_index ? io::Checkpoint::Source::headers : io::Checkpoint::Source::index),
+        config_(checkpoint_.config(), (directory / "config.json").string()),
+        graph_(build_graph(config_)) {
+    if (config_.has("auto_map") && !options.trust_config) {
+      rmsfold::detail::raise<RefusedError>(
+          "{}: \"auto_map\" says that the model runs its own code, which may differ from the {} family; --trust-config takes it for that family",
+          config_.file(), graph_.family->model_type);
+    }
+    decide_head(options.head);
+    match_tensors();
+  }
+
+  /// The files.
+  [[nodiscard]] const io::Checkpoint& checkpoint() const noexcept { return checkpoint_; }
+  /// config.json.
+  [[nodiscard]] const Config& config() const noexcept { return config_; }
+  /// The family's graph for this config.
+  [[nodiscard]] const Graph& graph() const noexcept { return graph_; }
+
+  /// Weight tensor of the head.
+  [[nodiscard]] std::string head_tensor() const { return std::string(graph_.family->skeleton->tie.head) + ".weight"; }
+  /// Weight tensor of the embedding.
+  [[nodiscard]] std::string embedding_tensor() const { return std::string(graph_.family->skeleton->tie.embedding) + ".weight"; }
+  /// Whether head and embedding are one.
+  [[nodiscard]] bool head_is_tied() const noexcept { return head_is_tied_; }
+  /// Whether the head's tensor is in the files (a tied one may be there as a copy).
+  [[nodiscard]] bool head_is_stored() const noexcept { return head_is_stored_; }
+  /// Whether a stored head is not used: `--head tied` beside a different tensor.
+  [[nodiscard]] bool stored_head_is_stale() const noexcept { return stored_head_is_stale_; }
+
+  /// The stored tensor that holds a param's values: itself, but the embedding for a tied head.
+  [[nodiscard]] std::string source_of(const std::string& param) const {
+    return head_is_tied_ && param == head_tensor() ? embedding_tensor() : param;
+  }
+
+  /// Position in `graph().params`, or -1 for a tensor that is left alone.
+  [[nodiscard]] Index param_index(const std::string& tensor) const {
+    const auto found = param_index_.find(tensor);
+    return found == param_index_.end() ? -1 : found->second;
+  }
+
+  /// Description of the stored tensor behind a param. @pre it matched
+  [[nodiscard]] const io::TensorInfo& info(const std::string& param) const { return *checkpoint_.find(source_of(param))->info; }
+  /// Element type of the stored tensor behind a param.
+  [[nodiscard]] Dtype dtype(const std::string& param) const { return *dtype_from_name(info(param).dtype); }
+
+  /// Values of a vector. @throws IoError.
+  [[nodiscard]] RowVector<double> read_vector(const std::string& param) const {
+    const std::vector<std::byte> bytes = checkpoint_.read(source_of(param));
+    RowVector<double> values(static_cast<Index>(bytes.size() / size_of(dtype(param))));
+    load_as_double(dtype(param), bytes, {values.data(), static_cast<std::size_t>(values.size())});
+    return values;
+  }
+
+  /// Rows `first` … `first+count-1` of a matrix. @throws IoError.
+  [[nodiscard]] Matrix<double> read_rows(const std::string& param, Index first, Index count) const {
+    const io::TensorInfo& stored = info(param);
+    const std::size_t width = static_cast<std::size_t>(stored.shape.at(1));
+    const std::size_t row_bytes = width * size_of(dtype(param));
+    std::vector<std::byte> bytes(static_cast<std::size_t>(count) * row_bytes);
+    checkpoint_.read(source_of(param), static_cast<std::uint64_t>(first) * row_bytes, bytes);
+    Matrix<double> values(count, static_cast<Index>(width));
+    load_as_double(dtype(param), bytes, {values.data(), static_cast<std::size_t>(values.size())});
+    return values;
+  }
+
+  /// A whole matrix. @throws IoError.
+  [[nodiscard]] Matrix<double> read_matrix(const std::string& param) const {
+    return read_rows(param, 0, static_cast<Index>(info(param).shape.at(0)));
+  }
+
+  /// Oddities that were settled while opening, for the user to read.
+  [[nodiscard]] std::vector<std::string> notes() const {
+    std::vector<std::string> all = checkpoint_.notes();
+    all.insert(all.end(), notes_.begin(), notes_.end());
+    return all;
+  }
+
+ private:
+  void decide_head(HeadChoice choice) {
+    head_is_stored_ = checkpoint_.find(head_tensor()) != nullptr;
+    const bool copies_embedding = head_is_stored_ && checkpoint_.find(embedding_tensor()) && equal_bytes(head_tensor(), embedding_tensor());
+    const std::string_view flag = graph_.family->skeleton->tie.flag;
+    if (choice == HeadChoice::stored && !head_is_stored_) {
+      rmsfold::detail::raise<FormatError>("{}: --head stored, but there is no tensor {}", checkpoint_.directory().string(), head_tensor());
+    }
+    if (choice == HeadChoice::undecided && graph_.tied && head_is_stored_ && !copies_embedding) {
+      rmsfold::detail::raise<FormatError>(
+          "{}: \"{}\" is true, but {} is stored and differs from {}; runtimes disagree on which one counts: say --head stored or --head tied",
+          config_.file(), flag, head_tensor(), embedding_tensor());
+    }
+    if (choice == HeadChoice::undecided && !graph_.tied && !head_is_stored_) {
+      rmsfold::detail::raise<FormatError>("{}: \"{}\" is false, but no file holds {}: an incomplete download, or say --head tied", config_.file(), flag,
+                                          head_tensor());
+    }
+    head_is_tied_ = choice == HeadChoice::tied || (choice == HeadChoice::undecided && graph_.tied);
+    stored_head_is_stale_ = head_is_tied_ && head_is_stored_ && !copies_embedding;
+    if (stored_head_is_stale_) notes_.push_back(head_tensor() + " is not used and will be dropped, as --head tied says");
+    if (head_is_tied_ != graph_.tied) notes_.push_back("\"" + std::string(flag) + "\" will be corrected, as --head says");
+  }
+
+  [[nodiscard]] bool equal_bytes(const std::string& a, const std::string& b) const {
+    const io::TensorInfo& first = *checkpoint_.find(a)->info;
+    const io::TensorInfo& second = *checkpoint_.find(b)->info;
+    if (first.dtype != second.dtype || first.shape != second.shape) return false;
+    constexpr std::uint64_t piece = 1 << 20;
+    std::vector<std::byte> left, right;
+    for (std::uint64_t at = 0; at < first.bytes(); at += piece) {
+      left.resize(static_cast<std::size_t>((std::min)(piece, first.bytes() - at)));
+      right.resize(left.size());
+      checkpoint_.read(a, at, left);
+      checkpoint_.read(b, at, right);
+      if (left != right) return false;
+    }
+    return true;
+  }
+
+  void match_tensors() {
+    for (std::size_t i = 0; i < graph_.params.size(); ++i) param_index_.emplace(graph_.params[i].name, static_cast<Index>(i));
+    std::unordered_set<std::string> left_alone;
+    for (const std::string_view pattern : graph_.family->skeleton->leave_alone) {
+      const Index count = detail::is_layered(pattern) ? graph_.size.layers : 1;
+      for (Index layer = 0; layer < count; ++layer) left_alone.insert(detail::at_layer(pattern, layer));
+    }
+    for (const std::string& name : checkpoint_.tensor_names()) {
+      if (param_index_.contains(name) || left_alone.contains(name)) continue;
+      rmsfold::detail::raise<RefusedError>(
+          "{}: tensor {} is not one a {} model with this config has; it might read or write the residual stream, so nothing was changed "
+          "(a bias that config.json does not announce, another head, an adapter?)",
+          file_of(name), io::printable(name), graph_.family->model_type);
+    }
+    for (const Param& param : graph_.params) {
+      const io::TensorPlace* place = checkpoint_.find(source_of(param.name));
+      if (place == nullptr) {
+        rmsfold::detail::raise<FormatError>("{}: tensor {} is missing: a {} model with this config.json has it (shape {})", checkpoint_.directory().string(),
+                                            param.name, graph_.family->model_type, to_string(param.shape));
+      }
+      if (place->info->shape != param.shape) {
+        rmsfold::detail::raise<FormatError>("{}: tensor {} has shape {}, but config.json demands {}", file_of(param.name), param.name,
+                                            to_string(place->info->shape), to_string(param.shape));
+      }
+      if (!dtype_from_name(place->info->dtype)) {
+        rmsfold::detail::raise<RefusedError>("{}: tensor {} is stored as {}; only F64, F32, F16 and BF16 can be computed with: de-quantise the model first",
+                                             file_of(param.name), param.name, place->info->dtype);
+      }
+    }
+  }
+
+  [[nodiscard]] std::string file_of(const std::string& tensor) const {
+    const io::TensorPlace* place = checkpoint_.find(source_of(tensor));
+    return (checkpoint_.directory() / checkpoint_.shards()[place->shard].name).string();
+  }
+
+  io::Checkpoint checkpoint_;
+  Config config_;
+  Graph graph_;
+  bool head_is_tied_ = false;
+  bool head_is_stored_ = false;
+  bool stored_head_is_stale_ = false;
+  std::unordered_map<std::string, Index> param_index_;
+  std::vector<std::string> notes_;
+};
+
+}  // namespace rmsfold::model

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+/// @file
+/// Rotations chosen at run time: what a user asked for, and the matrices that come of it.
+
+#include <array>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <rmsfold/group/block_diagonal.hpp>
+#include <rmsfold/group/haar.hpp>
+#include <rmsfold/group/hadamard.hpp>
+#include <rmsfold/group/polar.hpp>
+#include <rmsfold/io/hash.hpp>
+#include <rmsfold/io/safetensors.hpp>
+#include <rmsfold/model/graph.hpp>
+#include <rmsfold/tensor/convert.hpp>
+
+namespace rmsfold::model {
+
+/// Where the rotation of a step comes from.
+enum class RotationKind { none, permutation, signed_permutation, hadamard, orthogonal, file };
+
+/// Name on the command line and in the manifest.
+[[nodiscard]] constexpr std::string_view name_of(RotationKind kind) noexcept {
+  constexpr std::array<std::string_view, 6> names{"none", "permutation", "signed-permutation", "hadamard", "orthogonal", "file"};
+  return names[static_cast<std::size_t>(kind)];
+}
+
+/// The kind of that name; nothing when there is none.
+[[nodiscard]] constexpr std::optional<RotationKind> rotation_kind_from_name(std::string_view name) noexcept {
+  for (const RotationKind kind : {RotationKind::none, RotationKind::permutation, RotationKind::signed_permutation, RotationKind::hadamard,
+                                  RotationKind::orthogonal, RotationKind::file}) {
+    if (name == name_of(kind)) return kind;
+  }
+  return std::nullopt;
+}
+
+/// Any of the rotation types, as one.
+class Rotation {
+ public:
+  /// The smallest group of the lattice that holds every value of this type.
+  static constexpr Gauge gauge = Gauge::orthogonal;
+
+  Rotation(SignedPermutation q) : q_(std::move(q)) {}   // NOLINT(google-explicit-constructor): one alternative of the variant
+  Rotation(Hadamard q) : q_(std::move(q)) {}            // NOLINT(google-explicit-constructor)
+  Rotation(Orthogonal<double> q) : q_(std::move(q)) {}  // NOLINT(google-explicit-constructor)
+
+  /// n.
+  [[nodiscard]] Index dim() const {
+    return std::visit([](const auto& q) { return q.dim(); }, q_);
+  }
+  /// \f$Q^T\f$.
+  [[nodiscard]] Rotation inverse() const {
+    return std::visit([](const auto& q) { return Rotation(q.inverse()); }, q_);
+  }
+  /// The signed permutation, when it is one: then nothing is rounded.
+  [[nodiscard]] const SignedPermutation* as_signed_permutation() const noexcept { return std::get_if<SignedPermutation>(&q_); }
+  /// The Hadamard rotation, when it is one.
+  [[nodiscard]] const Hadamard* as_hadamard() const noexcept { return std::get_if<Hadamard>(&q_); }
+  /// The dense matrix, when it is stored as one.
+  [[nodiscard]] const Orthogonal<double>* as_dense() const noexcept { return std::get_if<Orthogonal<double>>(&q_); }
+
+  /// Multiplies the middle axis of `[outer, dim, inner]` by Q, in place; 16-bit storage scalars only by a signed permutation.
+  template <class S>
+    requires(Real<S> || Storage<S>)
+  void apply(S* data, Index outer, Index inner) const {
+    std::visit(
+        [&](const auto& q) {
+          if constexpr (Real<S> || ExactIsometry<std::decay_t<decltype(q)>>) {
+            q.apply(data, outer, inner);
+          } else {
+            rmsfold::detail::raise<InvariantError>("16-bit numbers cannot be rotated in place: that would round more than once");
+          }
+        },
+        q_);
+  }
+
+  /// See `Isometry`.
+  [[nodiscard]] double orthogonality_defect() const {
+    return std::visit([](const auto& q) { return static_cast<double>(q.orthogonality_defect()); }, q_);
+  }
+  /// See `Isometry`.
+  [[nodiscard]] double error_terms() const {
+    return std::visit([](const auto& q) { return static_cast<double>(q.error_terms()); }, q_);
+  }
+
+ private:
+  std::variant<SignedPermutation, Hadamard, Orthogonal<double>> q_;
+};
+
+static_assert(Isometry<Rotation> && Isometry<BlockDiagonal<Rotation>>);
+
+/// One transformation of a model, as asked for: enough to carry it out again.
+struct Step {
+  bool fold = false;                           ///< fold every foldable gain
+  RotationKind rotation = RotationKind::none;  ///< change of basis of the residual stream
+  std::uint64_t seed = 0;                      ///< of the rotation
+  bool heads = false;                          ///< also rotate value / output pairs, one rotation per kv head
+  bool inverse = false;                        ///< merge \f$Q^T\f$ instead of Q
+  std::filesystem::path file;                  ///< for `RotationKind::file`
+};
+
+/// The rotations of a step.
+struct Basis {
+  std::optional<Rotation> stream;                          ///< of the residual stream
+  std::map<std::string, BlockDiagonal<Rotation>> heads;  ///< of the spaces of values, one block per kv head; empty: none
+  std::vector<std::string> notes;                        ///< what had to be said while making them
+};
+
+namespace detail {
+
+/// Q as an integer type when it is one exactly.
+[[nodiscard]] inline Rotation simplest(Orthogonal<double> q) {
+  const Matrix<double>& m = q.matrix();
+  std::vector<Index> source;
+  std::vector<int> sign;
+  for (Index j = 0; j < m.cols(); ++j) {
+    for (Index i = 0; i < m.rows(); ++i) {
+      if (m(i, j) == 0) continue;
+      if (std::abs(m(i, j)) != 1 || static_cast<Index>(source.size()) > j) return q;
+      source.push_back(i);
+      sign.push_back(m(i, j) > 0 ? 1 : -1);
+    }
+    if (static_cast<Index>(source.size()) != j + 1) return q;
+  }
+  std::vector<bool> used(source.size(), false);
+  for (const Index i : source) {
+    if (used[static_cast<std::size_t>(i)]) return q;
+    used[static_cast<std::size_t>(i)] = true;
+  }
+  return SignedPermutation(std::move(source), std::move(sign));
+}
+
+[[nodiscard]] inline Rotation random_rotation(RotationKind kind, Index n, std::uint64_t seed, std::uint64_t stream) {
+  Random random(seed, stream);
+  switch (kind) {
+    case RotationKind::permutation: return SignedPermutation::random_permutation(n, random);
+    case RotationKind::signed_permutation: return SignedPermutation::random(n, random);
+    case RotationKind::orthogonal: return haar_orthogonal<double>(n, random);
+    case RotationKind::hadamard:
+    case RotationKind::file: return Hadamard::random(n, random);
+    case RotationKind::none: return SignedPermutation::identity(n);
+  }
+  rmsfold::detail::raise<InvariantError>("not a rotation kind: {}", static_cast<int>(kind));
+}
+
+}  // namespace detail
+
+/// Reads Q from a safetensors file: its tensor "rotation", or its only one: a square matrix (F64, F32, F16 or BF16), with \f$x' = xQ\f$.
+///
+/// A matrix stored in a narrow type is orthogonal to that type's rounding only; it is then projected to the nearest orthogonal one, and a note says so.
+/// @throws FormatError; ShapeError when it is not n x n; InvariantError, naming both residuals, when it is not orthogonal to its own type's rounding.
+[[nodiscard]] inline Rotation read_rotation(const io::SafetensorsFile& file, Index n, std::vector<std::string>& notes) {
+  const std::string path = file.path().string();
+  const io::TensorInfo* info = file.find("rotation");
+  if (info == nullptr && file.tensors().size() == 1) info = &file.tensors().front();
+  if (info == nullptr) {
+    rmsfold::detail::raise<FormatError>("{}: a rotation file holds one tensor, or one called \"rotation\"; this one holds {} others", path,
+                                        file.tensors().size());
+  }
+  const std::optional<Dtype> dtype = dtype_from_name(info->dtype);
+  const std::uint64_t extent = static_cast<std::uint64_t>(n);
+  if (!dtype || info->shape != Shape{extent, extent}) {
+    rmsfold::detail::raise<ShapeError>("{}: tensor {} is {} {}; a rotation of this model's residual stream is F64, F32, F16 or BF16 [{}, {}]", path,
+                                       io::printable(info->name), info->dtype, to_string(info->shape), n, n);
+  }
+  Matrix<double> q(n, n);
+  load_as_double(*dtype, file.read(*info), {q.data(), static_cast<std::size_t>(q.size())});
+  const OrthogonalityResidual error = orthogonality_residual(q);
+  // Rounding entries of relative size u moves an entry of QᵀQ by at most 2u (Cauchy-Schwarz on two unit columns); 4√n as for every Q.
+  const double unit = visit_dtype(*dtype, [](auto s) { return unit_roundoff<decltype(s)>(); });
+  const double allowed = 8 * std::sqrt(static_cast<double>(n)) * unit;
+  if (!is_finite(error.worst()) || !(error.worst() <= allowed)) {
+    rmsfold::detail::raise<InvariantError>(
+        "{}: not orthogonal: max|QᵀQ - I| = {:.3g}, max|QQᵀ - I| = {:.3g}, allowed for {}: {:.3g}; "
+        "a scaled rotation is not absorbed by the norms either, since eps > 0 fixes the scale",
+        path, error.columns, error.rows, name_of(*dtype), allowed);
+  }
+  if (error.worst() <= orthogonality_tolerance<double>(n)) return detail::simplest(Orthogonal<double>(std::move(q), Unchecked{}));
+  PolarResult polar = nearest_orthogonal(q);
+  if (!polar.converged) rmsfold::detail::raise<InvariantError>("{}: the projection to an orthogonal matrix did not converge", path);
+  notes.push_back(fmt::format("{}: stored as {}, so it was projected to the nearest orthogonal matrix (max|QᵀQ - I| {:.2g} -> {:.2g}, entries moved by at most {:.2g})",
+                              path, name_of(*dtype), error.worst(), polar.residual, polar.moved));
+  return detail::simplest(std::move(polar.q));
+}
+
+/// Name of the file beside the manifest that holds dense matrices: tensors "rotation" and, for heads, "heads" `[layers * n_kv, head_dim, head_dim]`.
+inline constexpr std::string_view rotation_file_name = "rmsfold.rotation";
+
+/// The rotations of a step.
+///
+/// Random ones come from the seed: the stream's from its stream 0, that of kv head h of layer l from stream 1 + l·n_kv + h. Dense ones are taken from
+/// `step.file` when it is given, which makes them the same on every machine.
+/// @throws RefusedError when there is no Hadamard matrix of a size; as `read_rotation` for files.
+[[nodiscard]] inline Basis make_basis(const Step& step, const Dimensions& size) {
+  Basis basis;
+  if (step.rotation == RotationKind::none) return basis;
+  const bool by_hadamard = step.rotation == RotationKind::hadamard || step.rotation == RotationKind::file;
+  if (step.heads && by_hadamard && !hadamard_factors(size.head_dim)) {
+    rmsfold::detail::raise<RefusedError>("--heads: there is no Hadamard matrix of order head_dim = {}; use --rotation orthogonal, or leave out --heads", size.head_dim);
+  }
+  std::optional<io::SafetensorsFile> file;
+  if (!step.file.empty()) file.emplace(step.file);
+  basis.stream = file ? read_rotation(*file, size.hidden, basis.notes) : detail::random_rotation(step.rotation, size.hidden, step.seed, 0);
+
+  Matrix<double> stored_heads;
+  const io::TensorInfo* heads_info = file && step.rotation == RotationKind::orthogonal ? file->find("heads") : nullptr;
+  if (step.heads && heads_info != nullptr) {
+    const Shape shape{static_cast<std::uint64_t>(size.layers * size.kv_heads), static_cast<std::uint64_t>(size.head_dim), static_cast<std::uint64_t>(size.head_dim)};
+    if (heads_info->shape != shape || heads_info->dtype != name_of(Dtype::f64)) {
+      rmsfold::detail::raise<ShapeError>("{}: tensor heads is {} {}, not F64 {}", step.file.string(), heads_info->dtype, to_string(heads_info->shape), to_string(shape));
+    }
+    stored_heads.resize(size.layers * size.kv_heads * size.head_dim, size.head_dim);
+    load_as_double(Dtype::f64, file->read(*heads_info), {stored_heads.data(), static_cast<std::size_t>(stored_heads.size())});
+  }
+  for (Index layer = 0; step.heads && layer < size.layers; ++layer) {
+    std::vector<Rotation> blocks;
+    for (Index head = 0; head < size.kv_heads; ++head) {
+      const Index number = layer * size.kv_heads + head;
+      blocks.push_back(stored_heads.size() > 0
+                           ? Rotation(Orthogonal<double>(Matrix<double>(stored_heads.middleRows(number * size.head_dim, size.head_dim))))
+                           : detail::random_rotation(step.rotation, size.head_dim, step.seed, 1 + static_cast<std::uint64_t>(number)));
+    }
+    basis.heads.emplace(detail::at_layer(values_space, layer), BlockDiagonal<Rotation>(std::move(blocks)));
+  }
+  if (step.inverse) {
+    basis.stream = basis.stream->inverse();
+    for (auto& [space, heads] : basis.heads) heads = heads.inverse();
+  }
+  return basis;
+}
+
+}  // namespace rmsfold::model
