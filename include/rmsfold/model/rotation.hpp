@@ -191,6 +191,13 @@ namespace detail {
   return detail::simplest(std::move(polar.q));
 }
 
+/// The rotation of the residual stream of a step, not inverted: from stream 0 of the seed, or from `step.file`.
+/// @throws RefusedError when there is no Hadamard matrix of this order; as `read_rotation` for files.
+[[nodiscard]] inline Rotation make_stream_rotation(const Step& step, Index n, std::vector<std::string>& notes) {
+  if (step.file.empty()) return detail::random_rotation(step.rotation, n, step.seed, 0);
+  return read_rotation(io::SafetensorsFile(step.file), n, notes);
+}
+
 /// Name of the file beside the manifest that holds dense matrices: tensors "rotation" and, for heads, "heads" `[layers * n_kv, head_dim, head_dim]`.
 inline constexpr std::string_view rotation_file_name = "rmsfold.rotation";
 
@@ -206,10 +213,10 @@ inline constexpr std::string_view rotation_file_name = "rmsfold.rotation";
   if (step.heads && by_hadamard && !hadamard_factors(size.head_dim)) {
     rmsfold::detail::raise<RefusedError>("--heads: there is no Hadamard matrix of order head_dim = {}; use --rotation orthogonal, or leave out --heads", size.head_dim);
   }
+  basis.stream = make_stream_rotation(step, size.hidden, basis.notes);
+
   std::optional<io::SafetensorsFile> file;
   if (!step.file.empty()) file.emplace(step.file);
-  basis.stream = file ? read_rotation(*file, size.hidden, basis.notes) : detail::random_rotation(step.rotation, size.hidden, step.seed, 0);
-
   Matrix<double> stored_heads;
   const io::TensorInfo* heads_info = file && step.rotation == RotationKind::orthogonal ? file->find("heads") : nullptr;
   if (step.heads && heads_info != nullptr) {

@@ -77,6 +77,12 @@ class TensorProgram {
   /// Whether the only arithmetic is one product per entry, so that the correctly rounded result is determined.
   [[nodiscard]] bool is_product_only() const { return gain_.size() > 0 && !rotates_rows() && !mixes_rows(); }
 
+  /// Roundings on the way to one entry.
+  [[nodiscard]] double error_terms() const {
+    const auto terms = [](const auto& q) { return q ? q->error_terms() : 0.0; };
+    return (gain_.size() > 0 ? 1 : 0) + terms(along_row_) + terms(down_) + terms(heads_along_row_) + terms(heads_down_);
+  }
+
   /// Whether rows depend on each other, so that the whole tensor is one chunk.
   [[nodiscard]] bool mixes_rows() const noexcept { return down_ != nullptr || heads_down_.has_value(); }
   /// Rows to read at once: about `bytes`, a multiple of `tile`.
@@ -90,13 +96,14 @@ class TensorProgram {
   ///
   /// Each is off by \f$\gamma_{terms}(2^{-53})\f$ times the norm of the row, or column, that was rotated; a row error that is then rotated down the columns is
   /// bounded by the tile's Frobenius norm.
-  [[nodiscard]] Matrix<double> composition_error(const Tile<double>& t) const {
+  /// @param basis_error  error of an entry of a rotation that was estimated; 0 when it is known.
+  [[nodiscard]] Matrix<double> composition_error(const Tile<double>& t, double basis_error) const {
     const Eigen::Map<const Matrix<double>> values(t.values, t.rows, t.cols);
     Matrix<double> error = Matrix<double>::Zero(t.rows, t.cols);
     const double gain_terms = gain_.size() > 0 ? 1 : 0;
     if (rotates_rows()) {
       const double terms = gain_terms + (along_row_ ? along_row_->error_terms() : heads_along_row_->error_terms());
-      const double unit = 2 * gamma_n(terms, 0x1p-53);
+      const double unit = 2 * gamma_n(terms, 0x1p-53) + basis_error;
       if (mixes_rows()) {
         error.array() += unit * values.norm();
       } else {
@@ -106,7 +113,7 @@ class TensorProgram {
     if (mixes_rows()) {
       const double terms = gain_terms + (down_ ? down_->error_terms() : heads_down_->error_terms());
       const RowVector<double> norms = values.colwise().norm();
-      error.rowwise() += 2 * gamma_n(terms, 0x1p-53) * norms;
+      error.rowwise() += (2 * gamma_n(terms, 0x1p-53) + basis_error) * norms;
     }
     return error;
   }

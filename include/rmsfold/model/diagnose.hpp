@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+/// @file
+/// Naming the mistake: a tensor that is not what it should be is compared with what the usual mistakes would have made of it.
+
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <rmsfold/model/compare.hpp>
+
+namespace rmsfold::model {
+
+namespace detail {
+
+/// One multiplication along an axis, as it may have been carried out.
+struct Move {
+  Factor factor;
+  bool transposed = false;
+};
+
+/// A way a tensor may have come about.
+struct Suspicion {
+  std::vector<Move> moves;
+  bool mean_removed = false;
+  std::string what;
+};
+
+/// A piece of a tensor that the moves can be carried out on: whole rows, whole columns, or all.
+class Specimen {
+ public:
+  static constexpr Index most = 256;
+
+  Specimen(const Model& a, const Model& b, const Plan& plan, const TensorPlan& planned) : plan_(plan), dtype_(a.dtype(planned.name)) {
+    const Shape& shape = a.info(planned.name).shape;
+    is_vector_ = shape.size() == 1;
+    const bool mixes_rows = !is_vector_ && std::any_of(planned.factors.begin(), planned.factors.end(), [](const Factor& f) { return f.axis == 0; });
+    if (is_vector_) {
+      before_ = a.read_vector(planned.source);
+      after_ = b.read_vector(planned.name);
+    } else {
+      const Index all = static_cast<Index>(shape[0]);
+      const Index rows = mixes_rows ? all : (std::min)(all, most);
+      before_ = a.read_rows(planned.source, 0, rows);
+      after_ = b.read_rows(planned.name, 0, rows);
+    }
+    mixes_rows_ = mixes_rows;
+  }
+
+  [[nodiscard]] const Matrix<double>& found() const noexcept { return after_; }
+
+  /// Whether the moves made what was found, to within rounding.
+  [[nodiscard]] bool matches(const Suspicion& suspicion, double basis_error) const {
+    Matrix<double> w = before_;
+    if (suspicion.mean_removed) remove_mean(w);
+    double terms = 2;
+    for (const Move& move : suspicion.moves) {
+      if (!apply(move, w)) return false;
+      terms += static_cast<double>(w.rows() + w.cols());
+    }
+    const double composition = (2 * gamma_n(terms, 0x1p-53) + basis_error) * w.norm();
+    return visit_dtype(dtype_, [&](auto scalar) {
+      using S = decltype(scalar);
+      for (Index i = 0; i < w.rows(); ++i) {
+        for (Index j = 0; j < w.cols(); ++j) {
+          const double error = std::fabs(after_(i, j) - w(i, j));
+          if (!is_finite(error) || !(error <= stored_bound<S>(w(i, j), composition))) return false;
+        }
+      }
+      return true;
+    });
+  }
+
+ private:
+  void remove_mean(Matrix<double>& w) const {
+    if (mixes_rows_) {
+      const RowVector<double> mean = w.colwise().mean();
+      w.rowwise() -= mean;
+    } else {
+      const Eigen::VectorXd mean = w.rowwise().mean();
+      w.colwise() -= mean;
+    }
+  }
+
+  [[nodiscard]] bool apply(const Move& move, Matrix<double>& w) const {
+    const bool down = move.factor.axis == 0 && !is_vector_;
+    const Index outer = down ? 1 : w.rows();
+    const Index inner = down ? w.cols() : 1;
+    const Index extent = down ? w.rows() : w.cols();
+    const auto act = [&](const auto& q) {
+      if (q.dim() != extent) return false;
+      if (move.transposed) {
+        q.inverse().apply(w.data(), outer, inner);
+      } else {
+        q.apply(w.data(), outer, inner);
+      }
+      return true;
+    };
+    switch (move.factor.kind) {
+      case Factor::Kind::gain: {
+        const RowVector<double>& gain = plan_.site(move.factor.of).gain;
+        if (down || gain.size() != extent) return false;
+        for (Index i = 0; i < w.rows(); ++i) w.row(i).array() *= gain.array();
+        return true;
+      }
+      case Factor::Kind::moves: return act(plan_.basis.stream->as_signed_permutation()->unsigned_part());
+      case Factor::Kind::rotation:
+        if (move.factor.of == residual) return act(*plan_.basis.stream);
+        const BlockDiagonal<Rotation>& heads = plan_.basis.heads.at(move.factor.of);
+        return extent % heads.dim() == 0 && act(heads.repeated(extent / heads.dim()));
+    }
+    return false;
+  }
+
+  const Plan& plan_;
+  Dtype dtype_;
+  bool is_vector_ = false;
+  bool mixes_rows_ = false;
+  Matrix<double> before_, after_;
+};
+
+[[nodiscard]] inline std::string name_of(const Factor& factor) {
+  if (factor.kind == Factor::Kind::gain) return "the gain of " + factor.of;
+  if (factor.of == residual) return "the rotation";
+  return "the rotation of " + factor.of;
+}
+
+[[nodiscard]] inline std::string done(const Factor& factor) { return factor.kind == Factor::Kind::gain ? "folded in" : "merged in"; }
+
+/// The moves as planned, with one of them gone wrong in each way that happens.
+[[nodiscard]] inline std::vector<Suspicion> single_mistakes(const std::vector<Move>& planned) {
+  std::vector<Suspicion> all;
+  for (std::size_t i = 0; i < planned.size(); ++i) {
+    const Factor& factor = planned[i].factor;
+    Suspicion missing{planned, false, name_of(factor) + " was not " + done(factor)};
+    missing.moves.erase(missing.moves.begin() + static_cast<std::ptrdiff_t>(i));
+    all.push_back(std::move(missing));
+    Suspicion doubled{planned, false, name_of(factor) + " was " + done(factor) + " twice"};
+    doubled.moves.insert(doubled.moves.begin() + static_cast<std::ptrdiff_t>(i), planned[i]);
+    all.push_back(std::move(doubled));
+    if (factor.kind != Factor::Kind::gain) {
+      Suspicion transposed{planned, false, name_of(factor) + " was " + done(factor) + " from the wrong side (its transpose)"};
+      transposed.moves[i].transposed = true;
+      all.push_back(std::move(transposed));
+    }
+    if (i + 1 < planned.size() && planned[i + 1].factor.axis == factor.axis) {
+      Suspicion swapped{planned, false, name_of(factor) + " was " + done(factor) + " after " + name_of(planned[i + 1].factor) + " instead of before"};
+      std::swap(swapped.moves[i], swapped.moves[i + 1]);
+      all.push_back(std::move(swapped));
+    }
+  }
+  return all;
+}
+
+[[nodiscard]] inline std::vector<Suspicion> suspicions(const TensorPlan& planned) {
+  std::vector<Move> moves;
+  for (const Factor& factor : planned.factors) moves.push_back({factor});
+  std::vector<Suspicion> all{{{}, false, "it was not transformed at all"}};
+  for (Suspicion& one : single_mistakes(moves)) {
+    const std::vector<Suspicion> further = single_mistakes(one.moves);
+    const std::string first = one.what;
+    all.push_back(std::move(one));
+    for (const Suspicion& two : further) all.push_back({two.moves, false, first + ", and " + two.what});
+  }
+  all.push_back({moves, true, "its mean was removed, which is a LayerNorm step: for an RMSNorm nothing compensates it"});
+  // Simple explanations first.
+  std::stable_sort(all.begin() + 1, all.end(), [](const Suspicion& x, const Suspicion& y) {
+    const auto parts = [](const Suspicion& s) { return s.what.find(", and ") != std::string::npos; };
+    return parts(x) < parts(y);
+  });
+  return all;
+}
+
+}  // namespace detail
+
+/// The likely mistake behind a tensor that failed its comparison, in words; names the norm or the factor. Reads the tensor again.
+[[nodiscard]] inline std::string diagnose(const Model& a, const Model& b, const Plan& plan, const TensorPlan& planned, const TensorComparison& comparison,
+                                          double basis_error) {
+  using detail::Suspicion;
+  const Graph& graph = a.graph();
+  const detail::Specimen specimen(a, b, plan, planned);
+  if (planned.name == a.head_tensor() && b.source_of(planned.name) != planned.name) {
+    return "the head is still tied to the embedding, although the two must differ: store it and set the tie flag false";
+  }
+  if (planned.name == a.head_tensor() && plan.tensors[static_cast<std::size_t>(a.param_index(a.embedding_tensor()))].factors != planned.factors &&
+      detail::Specimen(b, b, plan, {planned.name, b.embedding_tensor(), TensorPlan::Action::copy, {}, ""}).matches({}, 0)) {
+    return "the head is a copy of the embedding: they were transformed as one tensor, as if tied, although the two must differ";
+  }
+  const bool is_site = graph.params[static_cast<std::size_t>(a.param_index(planned.name))].axes[0] == residual &&
+                       a.info(planned.name).shape.size() == 1 && std::any_of(plan.sites.begin(), plan.sites.end(), [&](const Site& site) {
+                         return graph.params[*site.norm->weight].name == planned.name;
+                       });
+  if (is_site) {
+    const Factor moved{Factor::Kind::moves, 0, std::string(residual)};
+    const Factor turned{Factor::Kind::rotation, 0, std::string(residual)};
+    const bool permuted = plan.basis.stream && plan.basis.stream->as_signed_permutation();
+    if (planned.action == TensorPlan::Action::neutralise) {
+      if (specimen.matches({}, 0)) return "the norm was not reset to 1: its readers have absorbed the gain, which is now applied twice";
+      if (permuted && specimen.matches({{{moved}}, false, ""}, 0)) return "the norm was transported instead of reset to 1: its gain is applied twice";
+    } else {
+      if ((specimen.found().array() == 1.0).all()) return "the norm was reset to 1, although its gain was folded into no reader";
+      if (plan.basis.stream && specimen.matches({}, 0)) return "the gain was not transported by the permutation";
+      if (permuted && specimen.matches({{{turned}}, false, ""}, 0)) return "the gain was given the permutation's signs: a gain moves without them";
+      if (permuted && specimen.matches({{{moved, true}}, false, ""}, 0)) return "the gain was moved by the inverse permutation";
+      if (permuted && specimen.matches({{{moved}, {moved}}, false, ""}, 0)) return "the gain was moved by the permutation twice";
+    }
+    return "its gain is none that the usual mistakes would leave";
+  }
+  if (planned.factors.empty()) {
+    if (plan.basis.stream) {
+      for (const std::size_t axis : {std::size_t{0}, std::size_t{1}}) {
+        const Factor turned{Factor::Kind::rotation, axis, std::string(residual)};
+        for (const bool transposed : {false, true}) {
+          if (axis < a.info(planned.name).shape.size() && specimen.matches({{{turned, transposed}}, false, ""}, basis_error)) {
+            return "it was rotated, although it does not live in the residual stream";
+          }
+        }
+      }
+    }
+    return "it was changed, although nothing that was planned concerns it";
+  }
+  for (const Suspicion& suspicion : detail::suspicions(planned)) {
+    if (specimen.matches(suspicion, basis_error)) return suspicion.what;
+  }
+  if (comparison.single_column >= 0) {
+    return fmt::format("only input channel {} is off, by a factor of about {:.6g}: one entry of what was folded or merged is wrong", comparison.single_column,
+                       comparison.column_ratio);
+  }
+  return fmt::format("{} of {} entries are off, and no usual mistake explains them", comparison.failures, comparison.entries);
+}
+
+}  // namespace rmsfold::model
