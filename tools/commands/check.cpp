@@ -48,9 +48,8 @@ int check_synthetic(const Common& common, const CheckOptions& options) {
     using S = decltype(scalar);
     const RMSNorm<S> norm(rounded<S>(gain), 1e-6);
     const std::vector<Linear<S>> readers{{rounded<S>(weight), rounded<S>(bias)}};
-    const std::span<const Linear<S>> all(readers);
-    if (const SignedPermutation* p = q.as_signed_permutation()) return check_equivalence(norm, all, *p, x);
-    return check_equivalence(norm, all, q, x);
+    if (const SignedPermutation* p = q.as_signed_permutation()) return check_equivalence(norm, readers, *p, x);
+    return check_equivalence(norm, readers, q, x);
   });
   if (common.json) {
     fmt::print("{}\n", to_json(report));

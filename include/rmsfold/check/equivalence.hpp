@@ -94,7 +94,7 @@ struct Path {
 /// @throws ShapeError when sizes do not fit or there is nothing to check; RangeError when a merged weight overflows `S`.
 /// @par Cost  a few products `tokens x n x outputs`; memory for 512 outputs at a time.
 template <Storage S, Isometry G, DenseExpr D>
-[[nodiscard]] EquivalenceReport check_equivalence(const RMSNorm<S>& norm, std::span<const Linear<S>> readers, const G& q, const D& x) {
+[[nodiscard]] EquivalenceReport check_equivalence(const RMSNorm<S>& norm, Readers<S> readers, const G& q, const D& x) {
   using C = Compute<S>;
   using R = std::conditional_t<std::same_as<C, double>, long double, double>;
   constexpr Index rows_at_once = 512;

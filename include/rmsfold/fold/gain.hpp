@@ -40,7 +40,7 @@ template <Storage S>
 /// @returns the gain-free norm and \f$W\Gamma\f$, the product correctly rounded: both significands together fit 53 bits for all of f16, bf16 and f32.
 /// @throws ShapeError; RangeError when a product overflows `S`.
 template <Storage S>
-[[nodiscard]] Folded<S> fold_gain(const RMSNorm<S>& norm, std::span<const Linear<S>> readers) {
+[[nodiscard]] Folded<S> fold_gain(const RMSNorm<S>& norm, Readers<S> readers) {
   Folded<S> result{norm.without_gain(), {}};
   for (const Linear<S>& reader : readers) {
     result.readers.push_back({rounded<S>(detail::times_gain(reader, norm.gain())), reader.bias});

@@ -4,6 +4,8 @@
 /// A linear layer as checkpoints store it.
 
 #include <optional>
+#include <span>
+#include <type_traits>
 #include <utility>
 
 #include <rmsfold/tensor/matrix.hpp>
@@ -37,5 +39,9 @@ struct Linear {
     return y;
   }
 };
+
+/// A list of layers as a parameter: takes a vector, an array or a span, and leaves it to the other parameters to say what S is.
+template <Storage S>
+using Readers = std::type_identity_t<std::span<const Linear<S>>>;
 
 }  // namespace rmsfold

@@ -96,7 +96,7 @@ template <Storage S, Isometry G>
 /// @param readers  every reader of the norm.
 /// @throws ShapeError; RangeError when a result overflows `S`.
 template <Storage S, Isometry G>
-[[nodiscard]] Folded<S> fold_and_rotate(const RMSNorm<S>& norm, std::span<const Linear<S>> readers, const G& q) {
+[[nodiscard]] Folded<S> fold_and_rotate(const RMSNorm<S>& norm, Readers<S> readers, const G& q) {
   Folded<S> result{rotate_norm(norm.without_gain(), q), {}};
   for (const Linear<S>& reader : readers) {
     Matrix<double> w = detail::times_gain(reader, norm.gain());

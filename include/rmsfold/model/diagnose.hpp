@@ -12,6 +12,15 @@
 
 namespace rmsfold::model {
 
+/// Mistakes that other findings can be combined with.
+enum class Mistake { other, norm_not_reset, gain_not_folded, naive_merge };
+
+/// What probably happened to a tensor.
+struct Diagnosis {
+  std::string text;                  ///< in words
+  Mistake mistake = Mistake::other;  ///< for programs
+};
+
 namespace detail {
 
 /// One multiplication along an axis, as it may have been carried out.
@@ -25,6 +34,7 @@ struct Suspicion {
   std::vector<Move> moves;
   bool mean_removed = false;
   std::string what;
+  Mistake mistake = Mistake::other;
 };
 
 /// A piece of a tensor that the moves can be carried out on: whole rows, whole columns, or all.
@@ -133,19 +143,19 @@ class Specimen {
   std::vector<Suspicion> all;
   for (std::size_t i = 0; i < planned.size(); ++i) {
     const Factor& factor = planned[i].factor;
-    Suspicion missing{planned, false, name_of(factor) + " was not " + done(factor)};
+    Suspicion missing{planned, false, name_of(factor) + " was not " + done(factor), factor.kind == Factor::Kind::gain ? Mistake::gain_not_folded : Mistake::other};
     missing.moves.erase(missing.moves.begin() + static_cast<std::ptrdiff_t>(i));
     all.push_back(std::move(missing));
-    Suspicion doubled{planned, false, name_of(factor) + " was " + done(factor) + " twice"};
+    Suspicion doubled{planned, false, name_of(factor) + " was " + done(factor) + " twice", Mistake::other};
     doubled.moves.insert(doubled.moves.begin() + static_cast<std::ptrdiff_t>(i), planned[i]);
     all.push_back(std::move(doubled));
     if (factor.kind != Factor::Kind::gain) {
-      Suspicion transposed{planned, false, name_of(factor) + " was " + done(factor) + " from the wrong side (its transpose)"};
+      Suspicion transposed{planned, false, name_of(factor) + " was " + done(factor) + " from the wrong side (its transpose)", Mistake::other};
       transposed.moves[i].transposed = true;
       all.push_back(std::move(transposed));
     }
     if (i + 1 < planned.size() && planned[i + 1].factor.axis == factor.axis) {
-      Suspicion swapped{planned, false, name_of(factor) + " was " + done(factor) + " after " + name_of(planned[i + 1].factor) + " instead of before"};
+      Suspicion swapped{planned, false, name_of(factor) + " was " + done(factor) + " after " + name_of(planned[i + 1].factor) + " instead of before", Mistake::other};
       std::swap(swapped.moves[i], swapped.moves[i + 1]);
       all.push_back(std::move(swapped));
     }
@@ -156,78 +166,102 @@ class Specimen {
 [[nodiscard]] inline std::vector<Suspicion> suspicions(const TensorPlan& planned) {
   std::vector<Move> moves;
   for (const Factor& factor : planned.factors) moves.push_back({factor});
-  std::vector<Suspicion> all{{{}, false, "it was not transformed at all"}};
+  std::vector<Suspicion> all;
+  if (moves.size() > 1) all.push_back({{}, false, "it was not transformed at all", Mistake::other});
   for (Suspicion& one : single_mistakes(moves)) {
     const std::vector<Suspicion> further = single_mistakes(one.moves);
     const std::string first = one.what;
     all.push_back(std::move(one));
-    for (const Suspicion& two : further) all.push_back({two.moves, false, first + ", and " + two.what});
+    for (const Suspicion& two : further) all.push_back({two.moves, false, first + ", and " + two.what, Mistake::other});
   }
-  all.push_back({moves, true, "its mean was removed, which is a LayerNorm step: for an RMSNorm nothing compensates it"});
+  all.push_back({moves, true, "its mean was removed, which is a LayerNorm step: for an RMSNorm nothing compensates it", Mistake::other});
   // Simple explanations first.
-  std::stable_sort(all.begin() + 1, all.end(), [](const Suspicion& x, const Suspicion& y) {
+  std::stable_sort(all.begin(), all.end(), [](const Suspicion& x, const Suspicion& y) {
     const auto parts = [](const Suspicion& s) { return s.what.find(", and ") != std::string::npos; };
     return parts(x) < parts(y);
   });
   return all;
 }
 
+/// The one channel whose gain is off, when the rotation of a reader is undone: in words, or empty.
+[[nodiscard]] inline std::string off_channel(const Model& a, const Model& b, const Plan& plan, const TensorPlan& planned) {
+  const bool is_rotated_reader = planned.factors.size() >= 2 && planned.factors[0].kind == Factor::Kind::gain && planned.factors[0].axis == 1 &&
+                                 planned.factors[1].kind == Factor::Kind::rotation && planned.factors[1].axis == 1 && planned.factors.size() == 2;
+  if (!is_rotated_reader) return {};
+  const Index rows = (std::min<Index>)(static_cast<Index>(a.info(planned.name).shape[0]), 4096);
+  const Matrix<double> w = a.read_rows(planned.source, 0, rows);
+  const Matrix<double> folded = act_transposed(*plan.basis.stream, b.read_rows(planned.name, 0, rows));
+  const RowVector<double>& gain = plan.site(planned.factors[0].of).gain;
+  // Least squares gain of every channel, and how many standard errors it is from what it should be; rounding noise is the same everywhere.
+  RowVector<double> error(w.cols()), ratio(w.cols());
+  for (Index j = 0; j < w.cols(); ++j) {
+    const double weight = w.col(j).norm();
+    const double found = weight > 0 ? w.col(j).dot(folded.col(j)) / (weight * weight) : gain[j];
+    error[j] = std::fabs(found - gain[j]) * weight;
+    ratio[j] = found / gain[j];
+  }
+  std::vector<double> sorted(error.data(), error.data() + error.size());
+  std::nth_element(sorted.begin(), sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2), sorted.end());
+  Index worst = 0;
+  const double largest = error.maxCoeff(&worst);
+  if (!is_finite(largest) || largest < 8 * sorted[sorted.size() / 2]) return {};
+  return fmt::format("channel {} was folded with {:.6g} times its gain", worst, ratio[worst]);
+}
+
 }  // namespace detail
 
 /// The likely mistake behind a tensor that failed its comparison, in words; names the norm or the factor. Reads the tensor again.
-[[nodiscard]] inline std::string diagnose(const Model& a, const Model& b, const Plan& plan, const TensorPlan& planned, const TensorComparison& comparison,
-                                          double basis_error) {
+[[nodiscard]] inline Diagnosis diagnose(const Model& a, const Model& b, const Plan& plan, const TensorPlan& planned, const TensorComparison& comparison,
+                                        double basis_error) {
   using detail::Suspicion;
   const Graph& graph = a.graph();
   const detail::Specimen specimen(a, b, plan, planned);
+  const auto matches = [&](std::vector<detail::Move> moves) { return specimen.matches({std::move(moves), false, "", Mistake::other}, basis_error); };
   if (planned.name == a.head_tensor() && b.source_of(planned.name) != planned.name) {
-    return "the head is still tied to the embedding, although the two must differ: store it and set the tie flag false";
+    return {"the head is still tied to the embedding, although the two must differ: store it and set the tie flag false"};
   }
+  const Suspicion as_it_is{{}, false, "", Mistake::other};
   if (planned.name == a.head_tensor() && plan.tensors[static_cast<std::size_t>(a.param_index(a.embedding_tensor()))].factors != planned.factors &&
-      detail::Specimen(b, b, plan, {planned.name, b.embedding_tensor(), TensorPlan::Action::copy, {}, ""}).matches({}, 0)) {
-    return "the head is a copy of the embedding: they were transformed as one tensor, as if tied, although the two must differ";
+      detail::Specimen(b, b, plan, {planned.name, b.embedding_tensor(), TensorPlan::Action::copy, {}, ""}).matches(as_it_is, 0)) {
+    return {"the head is a copy of the embedding: they were transformed as one tensor, as if tied, although the two must differ"};
   }
-  const bool is_site = graph.params[static_cast<std::size_t>(a.param_index(planned.name))].axes[0] == residual &&
-                       a.info(planned.name).shape.size() == 1 && std::any_of(plan.sites.begin(), plan.sites.end(), [&](const Site& site) {
-                         return graph.params[*site.norm->weight].name == planned.name;
-                       });
+  const bool is_site = std::any_of(plan.sites.begin(), plan.sites.end(), [&](const Site& site) { return graph.params[*site.norm->weight].name == planned.name; });
   if (is_site) {
     const Factor moved{Factor::Kind::moves, 0, std::string(residual)};
     const Factor turned{Factor::Kind::rotation, 0, std::string(residual)};
     const bool permuted = plan.basis.stream && plan.basis.stream->as_signed_permutation();
     if (planned.action == TensorPlan::Action::neutralise) {
-      if (specimen.matches({}, 0)) return "the norm was not reset to 1: its readers have absorbed the gain, which is now applied twice";
-      if (permuted && specimen.matches({{{moved}}, false, ""}, 0)) return "the norm was transported instead of reset to 1: its gain is applied twice";
+      if (matches({})) return {"the norm was not reset to 1: its readers have absorbed the gain, which is now applied twice", Mistake::norm_not_reset};
+      if (permuted && matches({{moved}})) return {"the norm was transported instead of reset to 1: its gain is applied twice", Mistake::norm_not_reset};
     } else {
-      if ((specimen.found().array() == 1.0).all()) return "the norm was reset to 1, although its gain was folded into no reader";
-      if (plan.basis.stream && specimen.matches({}, 0)) return "the gain was not transported by the permutation";
-      if (permuted && specimen.matches({{{turned}}, false, ""}, 0)) return "the gain was given the permutation's signs: a gain moves without them";
-      if (permuted && specimen.matches({{{moved, true}}, false, ""}, 0)) return "the gain was moved by the inverse permutation";
-      if (permuted && specimen.matches({{{moved}, {moved}}, false, ""}, 0)) return "the gain was moved by the permutation twice";
+      if ((specimen.found().array() == 1.0).all()) return {"the norm was reset to 1, although its gain was folded into no reader"};
+      if (plan.basis.stream && matches({})) return {"the gain was not transported by the permutation"};
+      if (permuted && matches({{turned}})) return {"the gain was given the permutation's signs: a gain moves without them"};
+      if (permuted && matches({{moved, true}})) return {"the gain was moved by the inverse permutation"};
+      if (permuted && matches({{moved}, {moved}})) return {"the gain was moved by the permutation twice"};
     }
-    return "its gain is none that the usual mistakes would leave";
+    return {"its gain is none that the usual mistakes would leave"};
   }
   if (planned.factors.empty()) {
-    if (plan.basis.stream) {
-      for (const std::size_t axis : {std::size_t{0}, std::size_t{1}}) {
-        const Factor turned{Factor::Kind::rotation, axis, std::string(residual)};
-        for (const bool transposed : {false, true}) {
-          if (axis < a.info(planned.name).shape.size() && specimen.matches({{{turned, transposed}}, false, ""}, basis_error)) {
-            return "it was rotated, although it does not live in the residual stream";
-          }
+    for (const std::size_t axis : {std::size_t{0}, std::size_t{1}}) {
+      const Factor turned{Factor::Kind::rotation, axis, std::string(residual)};
+      for (const bool transposed : {false, true}) {
+        if (plan.basis.stream && axis < a.info(planned.name).shape.size() && matches({{turned, transposed}})) {
+          return {"it was rotated, although it does not live in the residual stream"};
         }
       }
     }
-    return "it was changed, although nothing that was planned concerns it";
+    return {"it was changed, although nothing that was planned concerns it"};
   }
   for (const Suspicion& suspicion : detail::suspicions(planned)) {
-    if (specimen.matches(suspicion, basis_error)) return suspicion.what;
+    if (specimen.matches(suspicion, basis_error)) return {suspicion.what, suspicion.mistake};
   }
   if (comparison.single_column >= 0) {
-    return fmt::format("only input channel {} is off, by a factor of about {:.6g}: one entry of what was folded or merged is wrong", comparison.single_column,
-                       comparison.column_ratio);
+    return {fmt::format("only input channel {} is off, by a factor of about {:.6g}: one entry of what was folded or merged is wrong", comparison.single_column,
+                        comparison.column_ratio)};
   }
-  return fmt::format("{} of {} entries are off, and no usual mistake explains them", comparison.failures, comparison.entries);
+  if (std::string channel = detail::off_channel(a, b, plan, planned); !channel.empty()) return {std::move(channel)};
+  return {fmt::format("{} of {} entries are off, and no usual mistake explains them", comparison.failures, comparison.entries)};
 }
 
 }  // namespace rmsfold::model

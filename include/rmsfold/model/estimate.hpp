@@ -29,10 +29,13 @@ struct BasisEstimate {
 };
 
 /// Least squares \f$\min_Q\sum_r\|x_rQ - y_r\|^2\f$, snapped to an exact matrix where its uncertainty allows, else projected to the nearest orthogonal one.
+///
+/// A fit counts only when what it leaves is no more than the rounding of the stored \f$y_r\f$: otherwise something else happened to them.
 class BasisFit {
  public:
-  /// @param n  dimension of the space.
-  explicit BasisFit(Index n) : n_(n), gram_(Matrix<double>::Zero(n, n)), cross_(Matrix<double>::Zero(n, n)) {}
+  /// @param n     dimension of the space
+  /// @param unit  unit roundoff of the type that \f$y_r\f$ is stored in
+  BasisFit(Index n, double unit) : n_(n), unit_(unit), gram_(Matrix<double>::Zero(n, n)), cross_(Matrix<double>::Zero(n, n)) {}
 
   /// Takes in pairs of rows, `k x n` each.
   void add(const Matrix<double>& x, const Matrix<double>& y) {
@@ -68,8 +71,14 @@ class BasisFit {
     }
     const Matrix<double> fit = factor.solve(Eigen::MatrixXd(cross_));
     const Matrix<double> left = sample_x_ * fit - sample_y_;
-    const double freedom = (std::max)(1.0, static_cast<double>(sample_x_.rows()));
-    estimate.residual = std::sqrt(left.squaredNorm() / (freedom * static_cast<double>(n_)));
+    const double entries = static_cast<double>(sample_x_.rows() * n_);
+    estimate.residual = std::sqrt(left.squaredNorm() / entries);
+    // Rounding moves an entry by at most unit * |y|; composing y in double adds a few n units of double.
+    const double explained = (unit_ + static_cast<double>(n_) * std::numeric_limits<double>::epsilon()) * std::sqrt(sample_y_.squaredNorm() / entries);
+    if (!(estimate.residual <= 2 * explained)) {
+      estimate.description = "no change of basis maps the writers of one onto those of the other";
+      return estimate;
+    }
     // Var(Q_ij) = sigma^2 (G^-1)_ii. The solve's own rounding is of the order of the condition number.
     const Eigen::MatrixXd inverse = factor.solve(Eigen::MatrixXd::Identity(n_, n_));
     const double condition = pivots.maxCoeff() / pivots.minCoeff();
@@ -105,7 +114,7 @@ class BasisFit {
     PolarResult polar = nearest_orthogonal(fit);
     const double spectral_error = 2 * std::sqrt(static_cast<double>(n_)) * entry_error;
     if (!polar.converged || polar.moved > spectral_error + 4 * entry_error) {
-      estimate.description = "no orthogonal change of basis maps the writers of one onto those of the other";
+      estimate.description = "the change of basis that fits is not orthogonal";
       return;
     }
     estimate.uncertainty = entry_error;
@@ -114,6 +123,7 @@ class BasisFit {
   }
 
   Index n_;
+  double unit_;
   Matrix<double> gram_, cross_;
   Matrix<double> sample_x_, sample_y_;
   double difference_ = 0;
@@ -133,31 +143,49 @@ namespace detail {
 
 }  // namespace detail
 
-/// The change of basis of the residual stream between A and B, from every writer whose input side cannot have changed: embedding, MLP outputs and biases.
-/// Attention outputs are left out, since heads may have been rotated on their input side; they are verified with the rest.
+/// The change of basis of the residual stream between A and B.
+///
+/// Fitted to every writer whose input side cannot have changed: embedding, MLP outputs and biases; attention outputs are left out, since heads may have been
+/// rotated on their input side. When one writer is wrong, all together fit no basis: then the embedding alone, and then the others alone, are tried.
 [[nodiscard]] inline BasisEstimate estimate_stream(const Model& a, const Model& b) {
   const Graph& graph = a.graph();
-  BasisFit fit(graph.size.hidden);
+  const double unit = visit_dtype(b.dtype(b.embedding_tensor()), [](auto s) { return unit_roundoff<decltype(s)>(); });
+  BasisFit all(graph.size.hidden, unit), embeddings(graph.size.hidden, unit), others(graph.size.hidden, unit);
   for (const Node& node : graph.nodes) {
     if (!graph.writes_stream(node) || !node.weight) continue;
+    BasisFit& part = node.op == Op::embedding ? embeddings : others;
+    const auto add = [&](const Matrix<double>& x, const Matrix<double>& y) {
+      all.add(x, y);
+      part.add(x, y);
+    };
     const bool input_may_change = node.op == Op::linear && !graph.params[*node.weight].axes[1].empty();
-    if (!input_may_change) fit.add(detail::stream_vectors(a, node), detail::stream_vectors(b, node));
+    if (!input_may_change) add(detail::stream_vectors(a, node), detail::stream_vectors(b, node));
     if (node.bias) {
       const std::string& bias = graph.params[*node.bias].name;
-      fit.add(Matrix<double>(a.read_vector(bias)), Matrix<double>(b.read_vector(bias)));
+      add(Matrix<double>(a.read_vector(bias)), Matrix<double>(b.read_vector(bias)));
     }
   }
-  return fit.solve();
+  const auto found = [](const BasisEstimate& estimate) { return estimate.rotation || estimate.is_identity; };
+  BasisEstimate estimate = all.solve();
+  for (const auto& [part, what] : {std::pair{&embeddings, "the embedding"}, std::pair{&others, "MLP outputs and biases"}}) {
+    if (found(estimate)) break;
+    BasisEstimate partial = part->solve();
+    if (!found(partial)) continue;
+    partial.description += std::string(", by ") + what + " alone: the other writers do not fit it";
+    estimate = std::move(partial);
+  }
+  return estimate;
 }
 
 /// The rotations of one layer's values, from the value projections' rows; nothing when they are unchanged.
 /// @param expected  the value projection of B without rotated heads, in double.
 /// @param found     the one it has.
+/// @param unit      unit roundoff of its type.
 /// @returns one estimate per kv head.
-[[nodiscard]] inline std::vector<BasisEstimate> estimate_heads(const Matrix<double>& expected, const Matrix<double>& found, Index head_dim) {
+[[nodiscard]] inline std::vector<BasisEstimate> estimate_heads(const Matrix<double>& expected, const Matrix<double>& found, Index head_dim, double unit) {
   std::vector<BasisEstimate> heads;
   for (Index start = 0; start < expected.rows(); start += head_dim) {
-    BasisFit fit(head_dim);
+    BasisFit fit(head_dim, unit);
     fit.add(expected.middleRows(start, head_dim).transpose(), found.middleRows(start, head_dim).transpose());
     heads.push_back(fit.solve());
   }

@@ -60,7 +60,7 @@ template <Storage S, class G>
     if (reader->bias) linear.bias = rounded<S>(model.read_vector(model.graph().params[*reader->bias].name));
     readers.push_back(std::move(linear));
   }
-  return check_equivalence(norm, std::span<const Linear<S>>(readers), q, x);
+  return check_equivalence(norm, readers, q, x);
 }
 
 }  // namespace detail

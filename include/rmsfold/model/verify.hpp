@@ -34,10 +34,11 @@ struct VerifyOptions {
 
 /// One thing that makes the models different.
 struct Finding {
-  std::string where;      ///< tensor, or file
-  std::string site;       ///< norm whose reader it is, or its role
-  std::string diagnosis;  ///< likely step
-  std::string evidence;   ///< numbers
+  std::string where;                 ///< tensor, or file
+  std::string site;                  ///< norm whose reader it is, or its role
+  std::string diagnosis;             ///< likely step
+  std::string evidence;              ///< numbers
+  Mistake mistake = Mistake::other;  ///< what the diagnosis says, for programs
 };
 
 /// The second witness.
@@ -209,7 +210,8 @@ class Verification {
       program.run<double>(raw, 0, program.rows(), options_.threads, [&](const Tile<double>& t) {
         expected.block(t.row, t.col, t.rows, t.cols) = Eigen::Map<const Matrix<double>>(t.values, t.rows, t.cols);
       });
-      const std::vector<BasisEstimate> heads = estimate_heads(expected, b_.read_matrix(param.name), graph.size.head_dim);
+      const std::vector<BasisEstimate> heads = estimate_heads(expected, b_.read_matrix(param.name), graph.size.head_dim,
+                                                                  visit_dtype(b_.dtype(param.name), [](auto s) { return unit_roundoff<decltype(s)>(); }));
       if (std::all_of(heads.begin(), heads.end(), [](const BasisEstimate& e) { return e.is_identity || !e.rotation; })) continue;
       std::vector<Rotation> blocks;
       for (const BasisEstimate& head : heads) {
@@ -240,10 +242,33 @@ class Verification {
       }));
       const TensorComparison& result = report_.tensors.back();
       if (result.passed()) continue;
-      report_.findings.push_back({planned.name, role_of(planned), diagnose(a_, b_, report_.plan, planned, result, basis_error_),
+      Diagnosis diagnosis = diagnose(a_, b_, report_.plan, planned, result, basis_error_);
+      report_.findings.push_back({planned.name, role_of(planned), std::move(diagnosis.text),
                                   fmt::format("{} of {} entries; worst at ({}, {}): found {:.9g}, expected {:.9g}", result.failures, result.entries,
-                                              result.row, result.col, result.found, result.expected)});
+                                              result.row, result.col, result.found, result.expected),
+                                  diagnosis.mistake});
     }
+    for (const Site& site : report_.plan.sites) name_naive_merge(site);
+  }
+
+  /// A norm that kept its gain, with readers that did not get it: two findings of one mistake.
+  void name_naive_merge(const Site& site) {
+    const Graph& graph = a_.graph();
+    const auto finding_of = [&](std::size_t param, Mistake mistake) {
+      return std::find_if(report_.findings.begin(), report_.findings.end(),
+                          [&](const Finding& f) { return f.where == graph.params[param].name && f.mistake == mistake; });
+    };
+    const bool kept = finding_of(*site.norm->weight, Mistake::norm_not_reset) != report_.findings.end();
+    const bool missing = std::all_of(site.readers.begin(), site.readers.end(), [&](const Node* reader) {
+      return finding_of(*reader->weight, Mistake::gain_not_folded) != report_.findings.end();
+    });
+    if (!kept || !missing) return;
+    for (const Node* reader : site.readers) report_.findings.erase(finding_of(*reader->weight, Mistake::gain_not_folded));
+    Finding& norm = *finding_of(*site.norm->weight, Mistake::norm_not_reset);
+    norm.mistake = Mistake::naive_merge;
+    norm.diagnosis = report_.plan.basis.stream
+                         ? "naive merge: the rotation was merged into the readers while the gain stayed in the norm; diag(g) and Q do not commute, so fold the gain first"
+                         : "the gain was not folded: it is still in the norm, and in no reader";
   }
 
   /// Without a basis: what every reader makes of embedding rows is the same in any basis. With each factor stored to relative error u,
