@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 // The program: parses arguments, runs a command, and turns what went wrong into a message and an exit status.
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <new>
@@ -54,6 +55,7 @@ int run(int argc, char** argv) {
   InspectOptions inspect_options;
   CLI::App* inspect_command = app.add_subcommand("inspect", "What a model is, which gains fold, which changes of basis leave it the same function, and why");
   inspect_command->add_option("MODEL", inspect_options.model, "Model directory")->required();
+  inspect_command->add_flag("--weights", inspect_options.weights, "Also the largest entry, RMS and kurtosis of every tensor (reads them all)");
   add_common(*inspect_command, common);
   add_opening(*inspect_command, common);
 
@@ -154,6 +156,7 @@ int main(int argc, char** argv) {
   } catch (const std::bad_alloc&) {
     return fail("out of memory", Exit::resource_failure);
   } catch (const std::system_error& error) {
+    if (error.code() == std::errc::broken_pipe) return 128 + SIGPIPE;  // whoever read our output has seen enough
     return fail(error.what(), Exit::resource_failure);
   } catch (const std::exception& error) {
     return fail(error.what(), Exit::bad_input);

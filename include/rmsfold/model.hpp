@@ -24,6 +24,7 @@
 #include <rmsfold/model/rotation.hpp>
 #include <rmsfold/model/site_check.hpp>
 #include <rmsfold/model/sites.hpp>
+#include <rmsfold/model/statistics.hpp>
 #include <rmsfold/model/tensor_program.hpp>
 #include <rmsfold/model/transform.hpp>
 #include <rmsfold/model/verify.hpp>

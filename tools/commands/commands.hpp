@@ -13,6 +13,7 @@ namespace rmsfold::tool {
 /// rmsfold inspect MODEL
 struct InspectOptions {
   std::string model;
+  bool weights = false;
 };
 int inspect(const Common& common, const InspectOptions& options);
 

@@ -7,6 +7,7 @@
 #include <rmsfold/group/hadamard.hpp>
 #include <rmsfold/model/manifest.hpp>
 #include <rmsfold/model/sites.hpp>
+#include <rmsfold/model/statistics.hpp>
 
 #include "commands/commands.hpp"
 
@@ -28,6 +29,15 @@ std::string name_in_layer(const model::Node& node) {
   const std::string number = fmt::format(".{}.", node.layer);
   const std::size_t at = node.layer < 0 ? std::string::npos : node.module.find(number);
   return at == std::string::npos ? node.module : node.module.substr(at + number.size());
+}
+
+void print_weights(const model::Model& model) {
+  fmt::print("\n{:<50} {:>12} {:>12} {:>12}\n", "tensor", "max |W|", "RMS", "kurtosis");
+  for (const model::Param& param : model.graph().params) {
+    const model::WeightStatistics s = model::weight_statistics(model, param.name);
+    fmt::print("{:<50} {:>12.4g} {:>12.4g} {:>12.4g}\n", param.name, s.largest, s.rms, s.kurtosis);
+  }
+  fmt::print("kurtosis: 3 for Gaussian entries, larger with outliers, which cost a quantiser its range.\n");
 }
 
 }  // namespace
@@ -83,6 +93,10 @@ int inspect(const Common& common, const InspectOptions& options) {
     }
     for (const model::Restriction& restriction : verdict.restrictions) {
       json["restrictions"].push_back({{"node", restriction.node}, {"group", std::string(name_of(restriction.gauge))}, {"why", restriction.why}});
+    }
+    for (std::size_t i = 0; options.weights && i < graph.params.size(); ++i) {
+      const model::WeightStatistics s = model::weight_statistics(model, graph.params[i].name);
+      json["weights"][graph.params[i].name] = {{"largest", s.largest}, {"rms", s.rms}, {"kurtosis", s.kurtosis}};
     }
     json["steps"] = steps;
     json["notes"] = model.notes();
@@ -141,6 +155,7 @@ int inspect(const Common& common, const InspectOptions& options) {
                                          ? "--rotation signed-permutation or permutation, as stored: no weight is rounded"
                                          : "not as stored");
   fmt::print("  heads           --heads rotates values per kv head ({})\n", hadamard_words(graph.size.head_dim));
+  if (options.weights) print_weights(model);
   return Exit::done;
 }
 

@@ -118,7 +118,9 @@ void record(const model::VerifyReport& report, const model::Model& b) {
 
 int verify(const Common& common, const VerifyCommandOptions& options) {
   const model::Model a(options.a, common.open_options());
-  const model::Model b(options.b, common.open_options());
+  model::OpenOptions as_written = common.open_options();
+  as_written.head = model::HeadChoice::undecided;  // --head settles a doubt about MODEL; OUT has none
+  const model::Model b(options.b, as_written);
   model::VerifyOptions how;
   how.threads = common.threads;
   how.logits = !options.no_logits;

@@ -133,6 +133,9 @@ class Checkpoint {
     namespace fs = std::filesystem;
     std::error_code error;
     const fs::file_status status = fs::status(directory_, error);
+    if (status.type() == fs::file_type::not_found) {
+      detail::raise<FormatError>("{}: there is no such model directory", printable(directory_));
+    }
     if (fs::exists(status) && !fs::is_directory(status)) {
       detail::raise<FormatError>("{} is not a directory: a model is given by its folder", printable(directory_));
     }
