@@ -36,7 +36,7 @@ void add_rotation(CLI::App& command, RotationOptions& rotation) {
   command.add_option("--rotation", rotation.rotation,
                      "hadamard (randomised), orthogonal (Haar-random), signed-permutation, permutation, or a safetensors FILE with one square matrix Q, x' = x·Q")
       ->capture_default_str();
-  command.add_option("--seed", rotation.seed, "Seed of the rotation; 0 is a seed like any other")->capture_default_str();
+  command.add_option("--seed", rotation.seed, "Seed of the rotation; 0 is a seed like any other")->check(CLI::NonNegativeNumber)->capture_default_str();
 }
 
 int run(int argc, char** argv) {
@@ -104,7 +104,7 @@ int run(int argc, char** argv) {
   verify_command->add_option("MODEL", verify_options.a, "Model directory")->required();
   verify_command->add_option("OUT", verify_options.b, "What was made of it")->required();
   verify_command->add_option("--tokens", verify_options.tokens, "Random tokens for the logits")->check(CLI::Range(1, 1 << 20))->capture_default_str();
-  verify_command->add_option("--seed", verify_options.seed, "Seed of the tokens")->capture_default_str();
+  verify_command->add_option("--seed", verify_options.seed, "Seed of the tokens")->check(CLI::NonNegativeNumber)->capture_default_str();
   verify_command->add_flag("--no-logits", verify_options.no_logits, "Compare elements only");
   verify_command->add_flag("--ignore-manifest", verify_options.ignore_manifest, "Estimate the rotation from the weights instead of reading rmsfold.json");
   verify_command->add_flag("--double-rotary", verify_options.double_tables, "Rotary tables in double instead of float");
@@ -113,6 +113,12 @@ int run(int argc, char** argv) {
   add_opening(*verify_command, common);
   verify_command->footer("Exit status 0: equal. 1: not equal.\n\nExample:\n  rmsfold verify SmolLM2-135M rotated");
 
+  try {
+    if (argc > 1 && argv[1][0] != '-') static_cast<void>(app.get_subcommand(argv[1]));
+  } catch (const CLI::OptionNotFound&) {
+    fmt::print(stderr, "rmsfold: there is no command {}: inspect, check, fold, rotate or verify\n", argv[1]);
+    return Exit::bad_input;
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

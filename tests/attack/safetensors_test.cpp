@@ -2,37 +2,16 @@
 #include <rmsfold/io/safetensors.hpp>
 
 #include <algorithm>
-#include <atomic>
-#include <cstdlib>
-#include <new>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <sys/stat.h>
 
+#include "attack/largest_allocation.hpp"
 #include "support/bytes.hpp"
 #include "support/catch.hpp"
 #include "support/temp_dir.hpp"
-
-// The largest piece of memory asked for since it was last set to 0: a hostile number must not become an allocation.
-// Not inlined: g++ would see half of a pair and take it for a mismatch.
-namespace {
-std::atomic<std::size_t> largest_allocation{0};
-}  // namespace
-
-[[gnu::noinline]] void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
-  std::size_t seen = largest_allocation;
-  while (seen < size && !largest_allocation.compare_exchange_weak(seen, size)) {
-  }
-  return std::malloc(size == 0 ? 1 : size);
-}
-[[gnu::noinline]] void* operator new(std::size_t size) {
-  if (void* const memory = operator new(size, std::nothrow)) return memory;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace {
 
@@ -41,6 +20,7 @@ using rmsfold::io::SafetensorsFile;
 using rmsfold::io::TensorInfo;
 using rmsfold::test::entry;
 using rmsfold::test::has_text;
+using rmsfold::test::largest_allocation;
 using rmsfold::test::little_endian;
 using rmsfold::test::object;
 using rmsfold::test::padded;

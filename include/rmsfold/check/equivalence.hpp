@@ -40,8 +40,9 @@ namespace detail {
 
 /// Carries out one path block by block and measures it. C is the type the path computes in, R the wider one of the reference.
 ///
-/// With \f$y = W'z\f$ computed, \f$\hat y=\hat W\hat z\f$ exact, n terms: \f$|y-\hat y| \le \sum|W'-\hat W||z| + \|\hat W_i\|\,\|\delta z\| + \gamma_{n+1}(u_C)(\sum|W'||z|+|b|)\f$,
-/// where \f$|W'_{ij}-\hat W_{ij}| \le u_S|\hat W_{ij}| + \eta_S + \gamma_{terms}(2^{-53})\|\hat W_i\|\f$ and \f$\|\delta z\|\f$ is bounded normwise by the caller.
+/// With \f$y = W'z\f$ computed, \f$\hat y=\hat W\hat z\f$ exact, n terms: \f$|y-\hat y| \le \sum|W'-\hat W||z| + \|\hat W_i\|\,\|\delta z\| + \gamma_{n+1}(u_C)(\sum|W'||z|+|b|) + 2n\eta_C\f$,
+/// the last for products that underflow; \f$|W'_{ij}-\hat W_{ij}| \le u_S|\hat W_{ij}| + \eta_S + \gamma_{terms}(2^{-53})\|\hat W_i\|\f$, and \f$\|\delta z\|\f$ is bounded
+/// normwise by the caller.
 template <Storage S>
 struct Path {
   using C = Compute<S>;
@@ -72,6 +73,7 @@ struct Path {
     const Matrix<double> magnitude = z.template cast<double>().cwiseAbs() * w.template cast<double>().cwiseAbs().transpose();
     const double composition = gamma_n(terms, 0x1p-53);
     bound = extra + products * magnitude;
+    bound.array() += 2 * static_cast<double>(n) * underflow_unit<C>();  // products, here and in the reference
     for (Index i = 0; i < exact.rows(); ++i) {
       const double per_entry = (underflow + composition * row_norm[i]) / (1 - u_s);
       bound.col(i) += (per_entry * z_norm1 + row_norm[i] * delta_z).transpose();
@@ -118,19 +120,31 @@ template <Storage S, Isometry G, DenseExpr D>
   const double u_c = static_cast<double>(std::numeric_limits<C>::epsilon()) / 2;
   const double u_r = static_cast<double>(std::numeric_limits<R>::epsilon()) / 2;
   const double defect = q.orthogonality_defect();
-  const double rotation = ExactIsometry<G> ? 0 : u_c + std::sqrt(n_terms) * gamma_n(q.error_terms(), u_r);
+  const double rotation = ExactIsometry<G> ? 0 : (1 + u_c) * (1 + std::sqrt(n_terms) * gamma_n(q.error_terms(), u_r)) - 1;
   const double mean_square = gamma_n(n_terms + 4, 0x1p-53);
-  const double from_rotated = (1 + rotation) / (1 - rotation) * (1 + mean_square) * (1 + u_c) * (1 + u_c) * (1 + u_c) - 1;
-  const double then_rotated = (1 + mean_square) * (1 + u_c) * (1 + u_c) * (1 + u_c) * (1 + rotation) - 1;
+  const double then_normalised = (1 + mean_square) * (1 + u_c) * (1 + u_c) * (1 + u_c);
+  const double then_rotated = then_normalised * (1 + rotation) - 1;
   const double largest_gain = g.cwiseAbs().maxCoeff();
   const RowVector<double> unit_norm = unit.rowwise().norm().template cast<double>().transpose();
   const RowVector<double> reference_norm = reference_z.rowwise().norm().template cast<double>().transpose();
 
-  const detail::Path<S> after(z_after, then_rotated * reference_norm);
-  const detail::Path<S> naive(norm.apply(x_rotated), from_rotated * largest_gain * unit_norm);
-  const detail::Path<S> folded(norm.without_gain().apply(x_rotated), from_rotated * unit_norm);
+  // Entries of xQ, of z and of the product with the gain that are subnormal in C are rounded absolutely.
+  const double underflow = std::sqrt(n_terms) * underflow_unit<C>();
+  RowVector<double> from_rotated(x.rows());  // bound on the error of rms(xQ): the norm at most doubles a relative error rho < 1/2 of xQ, and never exceeds sqrt(n)
+  for (Index t = 0; t < x.rows(); ++t) {
+    const double x_norm = static_cast<double>(x_c.row(t).template cast<R>().norm());
+    const double rho = ExactIsometry<G> || !(x_norm > 0) ? rotation : rotation + underflow / x_norm;
+    const double moved = rho < 0.5 ? 2 * rho / (1 - rho) * unit_norm[t] : std::sqrt(n_terms) + unit_norm[t];
+    from_rotated[t] = moved + (then_normalised - 1) * (unit_norm[t] + moved) + underflow;
+  }
+  const RowVector<double> with_gain = (largest_gain * from_rotated).array() + underflow;
+  const RowVector<double> after_error = (then_rotated * reference_norm).array() + (largest_gain + 3) * underflow;
+
+  const detail::Path<S> after(z_after, after_error);
+  const detail::Path<S> naive(norm.apply(x_rotated), with_gain);
+  const detail::Path<S> folded(norm.without_gain().apply(x_rotated), from_rotated);
   std::optional<detail::Path<S>> transported;
-  if constexpr (ExactIsometry<G>) transported.emplace(rotate_norm(norm, q).apply(x_rotated), from_rotated * largest_gain * unit_norm);
+  if constexpr (ExactIsometry<G>) transported.emplace(rotate_norm(norm, q).apply(x_rotated), with_gain);
 
   EquivalenceReport report;
   report.tokens = x.rows();
@@ -140,6 +154,9 @@ template <Storage S, Isometry G, DenseExpr D>
   Matrix<double> bound;
   for (const Linear<S>& reader : readers) {
     detail::check_side(reader.in(), n, "the input side");
+    if (reader.bias && reader.bias->size() != reader.out()) {
+      detail::raise<ShapeError>("checker: a reader with {} outputs has {} biases", reader.out(), reader.bias->size());
+    }
     for (Index start = 0; start < reader.out(); start += rows_at_once) {
       const Index rows = (std::min)(rows_at_once, reader.out() - start);
       const Matrix<double> w = widened(Matrix<S>(reader.weight.middleRows(start, rows)));
@@ -154,10 +171,10 @@ template <Storage S, Isometry G, DenseExpr D>
       reference.rowwise() += bias.cast<R>();
       const Matrix<R> predicted = commutator * act(q, w_wide).transpose();
       const RowVector<double> scale =
-          (reference.rowwise().norm() / std::sqrt(static_cast<R>(rows))).template cast<double>().transpose();
+          (reference.rowwise().norm() / std::sqrt(static_cast<R>(rows))).template cast<double>().transpose();  // over this block of outputs
 
       // What the reference's own rounding and a Q that is only nearly orthogonal add, the same for every path.
-      const Matrix<double> reference_error = gamma_n(n_terms + 8, u_r) * (reference_z.cwiseAbs() * w_wide.cwiseAbs().transpose()).template cast<double>();
+      const Matrix<double> reference_error = gamma_n(2 * n_terms + 8, u_r) * (reference_z.cwiseAbs() * w_wide.cwiseAbs().transpose()).template cast<double>();
       const auto with_defect = [&](const RowVector<double>& z_norm, const RowVector<double>& row_norm) {
         return Matrix<double>(reference_error + 2 * defect * z_norm.transpose() * row_norm);
       };
@@ -180,7 +197,7 @@ template <Storage S, Isometry G, DenseExpr D>
       naive.run(w_rotated, w_norm, q.error_terms(), bias, with_defect(largest_gain * unit_norm, w_norm), y, bound);
       measure(report.naive_merged, reference);
       const Matrix<double> predicted_error =
-          gamma_n(n_terms + q.error_terms() * std::sqrt(n_terms) + 8, u_r) * largest_gain * unit_norm.transpose() * w_norm;
+          gamma_n(2 * n_terms + 2 * q.error_terms() * std::sqrt(n_terms) + 8, u_r) * largest_gain * unit_norm.transpose() * w_norm;
       bound += 2 * predicted_error;
       measure(report.naive_minus_predicted, reference + predicted);
       report.outputs += rows;

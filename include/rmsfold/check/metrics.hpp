@@ -17,7 +17,7 @@ class ErrorMetrics {
   /// Takes in one output.
   /// @param error  computed minus reference.
   /// @param bound  largest error that rounding explains; > 0 unless the entry must be exact.
-  /// @param scale  root mean square of the reference outputs of the same token, which relative errors are stated against.
+  /// @param scale  root mean square of the same token's reference outputs around it, which relative errors are stated against.
   void add(Index token, Index output, double error, double bound, double scale) noexcept {
     ++count_;
     if (!is_finite(error) || !is_finite(bound)) {
@@ -45,7 +45,7 @@ class ErrorMetrics {
 
   /// Largest \f$|e|\f$, in the units of the outputs.
   [[nodiscard]] double max_absolute() const noexcept { return max_absolute_; }
-  /// Largest \f$|e_{ti}|\f$ over the root mean square of token t's reference outputs.
+  /// Largest \f$|e_{ti}|\f$ over the root mean square of token t's reference outputs (the checker: in the same block of up to 512).
   [[nodiscard]] double max_relative() const noexcept { return max_relative_; }
   /// \f$\sqrt{\overline{e^2}}\f$.
   [[nodiscard]] double rms() const noexcept { return count_ > 0 ? std::sqrt(sum_of_squares_ / static_cast<double>(count_)) : 0; }

@@ -50,6 +50,16 @@ class BlockDiagonal {
     return BlockDiagonal(std::move(result));
   }
 
+  /// \f$|P|\f$, block by block.
+  [[nodiscard]] BlockDiagonal unsigned_part() const
+    requires ExactIsometry<G>
+  {
+    std::vector<G> result;
+    result.reserve(blocks_.size());
+    for (const G& block : blocks_) result.push_back(block.unsigned_part());
+    return BlockDiagonal(std::move(result));
+  }
+
   /// Multiplies the middle axis of `[outer, dim, inner]`, in place.
   template <class S>
   void apply(S* data, Index outer, Index inner) const {

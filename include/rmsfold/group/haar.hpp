@@ -32,7 +32,8 @@ template <Real S>
     block.noalias() -= (beta * v.transpose()) * projection;
     block.row(0) *= -sign;
   }
-  return Orthogonal<S>(Matrix<S>(q.template cast<S>()), Unchecked{});
+  // n reflections in double, each a rank-one update of backward error O(√n u): within n times the tolerance, which is measured to be generous.
+  return rounded_orthogonal<S>(q, static_cast<double>(n) * orthogonality_tolerance<double>(n));
 }
 
 }  // namespace rmsfold

@@ -114,7 +114,7 @@ inline constexpr std::array<Index, 4> hadamard_block_orders{12, 20, 28, 36};
 
 /// A randomised Hadamard rotation \f$Q = L\,\frac{1}{\sqrt n}H\,R\f$ with signed permutations L, R and H a Kronecker product of ±1 blocks (or its transpose).
 ///
-/// \f$HH^T = nI\f$ holds in integers; the one factor \f$1/\sqrt n\f$ is computed in `double`, so \f$\|Q^TQ-I\|_2 \le 2^{-52}\f$.
+/// \f$HH^T = nI\f$ holds in integers; the one factor \f$1/\sqrt n\f$ is computed in `double`, so \f$\|Q^TQ-I\|_2 \le 2^{-51}\f$.
 /// @par Cost `apply`: n(Σ(f-1)) additions for factors f, one multiplication; memory O(n) plus the blocks (order ≤ 36).
 /// @note Source: Sylvester (1867); Paley (1933). Randomising by signs: Ailon and Chazelle (2006).
 class Hadamard {
@@ -186,8 +186,8 @@ class Hadamard {
     right_.apply(data, outer, inner);
   }
 
-  /// \f$|n\,\mathrm{fl}(1/\sqrt n)^2 - 1| \le 2^{-52}\f$.
-  [[nodiscard]] double orthogonality_defect() const noexcept { return 0x1p-52; }
+  /// \f$|n\,\mathrm{fl}(1/\mathrm{fl}(\sqrt n))^2 - 1|\f$: two roundings, squared, so at most \f$4u = 2^{-51}\f$ (2.7e-16 at n = 12).
+  [[nodiscard]] double orthogonality_defect() const noexcept { return 0x1p-51; }
   /// Additions on the longest path, and the scale (its own rounding and the multiplication).
   [[nodiscard]] double error_terms() const noexcept { return static_cast<double>(detail::additions(factors_) + 2); }
 

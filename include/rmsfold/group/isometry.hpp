@@ -35,7 +35,9 @@ concept Isometry = std::copyable<G> && requires(const G& q, float* x, double* y,
 
 /// An isometry that only moves and negates: it rounds nothing, and a gain can be transported by it.
 template <class G>
-concept ExactIsometry = Isometry<G> && contains(Gauge::signed_permutation, G::gauge);
+concept ExactIsometry = Isometry<G> && contains(Gauge::signed_permutation, G::gauge) && requires(const G& q) {
+  { q.unsigned_part() } -> std::same_as<G>;
+};
 
 /// \f$xQ\f$ for rows x. @param x `k x n`. @returns `k x n`. @throws ShapeError when the rows are not `q.dim()` long.
 template <Isometry G, DenseExpr D>

@@ -4,6 +4,7 @@
 /// Dense orthogonal matrices, checked on both sides.
 
 #include <algorithm>
+#include <cmath>
 #include <concepts>
 #include <limits>
 #include <utility>
@@ -22,7 +23,7 @@ struct OrthogonalityResidual {
   double columns = 0;  ///< \f$\max|Q^TQ-I|\f$
   double rows = 0;     ///< \f$\max|QQ^T-I|\f$
   /// The larger one; NaN if either is.
-  [[nodiscard]] double worst() const noexcept { return !(columns <= rows) ? columns : rows; }
+  [[nodiscard]] double worst() const noexcept { return is_finite(rows) && !(columns <= rows) ? columns : rows; }
 };
 
 /// Both residuals of `q`. A matrix whose rows are scaled by 1.0005 has a small one and a large one, so both are needed. @par Cost two products of n^3.
@@ -43,7 +44,7 @@ template <DenseExpr D>
 
 /// An orthogonal matrix \f$Q \in O(n)\f$, stored densely.
 ///
-/// @invariant `orthogonality_residual(matrix()).worst() <= orthogonality_tolerance<S>(n)`.
+/// @invariant \f$\|Q^TQ-I\|_2\f$ and \f$\|QQ^T-I\|_2\f$ are at most `orthogonality_defect()`; from a matrix, only one within `orthogonality_tolerance<S>(n)` is accepted.
 /// @par Cost inverse O(n^2), action on k rows O(n^2 k), checked construction O(n^3).
 template <Real S>
 class Orthogonal {
@@ -52,7 +53,7 @@ class Orthogonal {
   static constexpr Gauge gauge = Gauge::orthogonal;
 
   /// @throws ShapeError when `q` is not square; InvariantError naming both residuals when it is not orthogonal.
-  explicit Orthogonal(Matrix<S> q) : Orthogonal(std::move(q), Unchecked{}) {
+  explicit Orthogonal(Matrix<S> q) : Orthogonal(std::move(q), Unchecked{}, 0) {
     if (q_.rows() != q_.cols()) detail::raise<ShapeError>("orthogonal matrix: {} x {} is not square", q_.rows(), q_.cols());
     const OrthogonalityResidual r = orthogonality_residual(q_);
     const double tolerance = orthogonality_tolerance<S>(dim());
@@ -62,22 +63,31 @@ class Orthogonal {
           "a scaled rotation is not absorbed by a norm either, since eps > 0 fixes the scale",
           r.columns, r.rows, tolerance);
     }
+    // The measured residual, and what summing n products in double may hide of it; n times the largest entry bounds the norm.
+    defect_ = static_cast<double>(dim()) * (r.worst() + gamma_n(static_cast<double>(dim()), 0x1p-53));
   }
 
-  /// Takes `q` as it is. @pre it is orthogonal by construction: a transpose, a product of reflections.
-  Orthogonal(Matrix<S> q, Unchecked) noexcept : q_(std::move(q)) {}
+  /// Takes `q` as it is. @pre `orthogonality_residual(q).worst() <= orthogonality_tolerance<S>(n)`, by construction.
+  Orthogonal(Matrix<S> q, Unchecked) noexcept : q_(std::move(q)), defect_(static_cast<double>(dim()) * orthogonality_tolerance<S>(dim())) {}
+
+  /// Takes `q` as it is. @pre \f$\|Q^TQ-I\|_2\f$ and \f$\|QQ^T-I\|_2\f$ are at most `defect`, by construction.
+  Orthogonal(Matrix<S> q, Unchecked, double defect) noexcept : q_(std::move(q)), defect_(defect) {}
 
   /// n.
   [[nodiscard]] Index dim() const noexcept { return q_.rows(); }
   /// Q.
   [[nodiscard]] const Matrix<S>& matrix() const noexcept { return q_; }
   /// \f$Q^T\f$.
-  [[nodiscard]] Orthogonal inverse() const { return Orthogonal(q_.transpose(), Unchecked{}); }
+  [[nodiscard]] Orthogonal inverse() const { return Orthogonal(q_.transpose(), Unchecked{}, defect_); }
 
   /// The matrix product \f$AB\f$: `a` acts first on a row. @throws ShapeError when the dimensions differ.
   [[nodiscard]] friend Orthogonal operator*(const Orthogonal& a, const Orthogonal& b) {
     if (a.dim() != b.dim()) detail::raise<ShapeError>("orthogonal matrices of dimensions {} and {}", a.dim(), b.dim());
-    return Orthogonal(a.q_ * b.q_, Unchecked{});
+    // fl(AB) = AB + E with |E| ≤ γ_n |A||B|, so ‖E‖ ≤ nγ_n; ‖AB‖² ≤ (1 + a)(1 + b).
+    const double n = static_cast<double>(a.dim());
+    const double exact = (1 + a.defect_) * (1 + b.defect_) - 1;
+    const double rounding = n * gamma_n(n, static_cast<double>(std::numeric_limits<S>::epsilon()) / 2) * (1 + exact);
+    return Orthogonal(a.q_ * b.q_, Unchecked{}, exact + 2 * (1 + exact) * rounding + rounding * rounding);
   }
 
   /// Multiplies the middle axis of `[outer, dim, inner]` by Q, in place, in tiles of fixed size, so that the bits do not depend on how callers split `outer`
@@ -94,10 +104,10 @@ class Orthogonal {
   /// Rows, or columns, that are multiplied at once.
   static constexpr Index tile = 256;
 
-  /// An upper bound on the spectral norm of both defects: n times the accepted largest entry.
-  [[nodiscard]] double orthogonality_defect() const noexcept { return static_cast<double>(dim()) * orthogonality_tolerance<S>(dim()); }
-  /// n products, summed.
-  [[nodiscard]] double error_terms() const noexcept { return static_cast<double>(dim()); }
+  /// An upper bound on the spectral norm of both defects: measured by the checked constructor, tracked through products.
+  [[nodiscard]] double orthogonality_defect() const noexcept { return defect_; }
+  /// n products, summed; and the entries of Q rounded to a narrower type that `apply` is carried out in.
+  [[nodiscard]] double error_terms() const noexcept { return static_cast<double>(dim() + 1); }
 
  private:
   template <class T>
@@ -123,14 +133,24 @@ class Orthogonal {
   }
 
   Matrix<S> q_;
+  double defect_;
 };
+
+/// Rounds an n x n matrix that was orthogonal to within `defect` in double: the entries move by u relative, so the matrix by at most \f$u\sqrt n\f$ in norm.
+template <Real S>
+[[nodiscard]] Orthogonal<S> rounded_orthogonal(const Matrix<double>& q, double defect) {
+  const double moved = std::same_as<S, float> ? 0x1p-24 * std::sqrt(static_cast<double>(q.rows()) * (1 + defect)) : 0;
+  return Orthogonal<S>(Matrix<S>(q.template cast<S>()), Unchecked{}, defect + 2 * (1 + defect) * moved + moved * moved);
+}
 
 static_assert(Isometry<Orthogonal<double>> && !ExactIsometry<Orthogonal<double>>);
 
 /// Any rotation, written out densely in `S`. @par Cost n rows of `apply`.
 template <Real S, Isometry G>
 [[nodiscard]] Orthogonal<S> to_orthogonal(const G& q) {
-  return Orthogonal<S>(Matrix<S>(matrix_of<double>(q).template cast<S>()), Unchecked{});
+  const double n = static_cast<double>(q.dim());
+  const double applied = std::sqrt(n) * std::sqrt(n) * gamma_n(q.error_terms(), 0x1p-53);  // n rows, each within √n γ
+  return rounded_orthogonal<S>(matrix_of<double>(q), q.orthogonality_defect() + 2 * (1 + q.orthogonality_defect()) * applied + applied * applied);
 }
 
 }  // namespace rmsfold

@@ -5,13 +5,14 @@
 
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <rmsfold/core/tolerance.hpp>
 #include <rmsfold/model/tensor_program.hpp>
-#include <rmsfold/model/transform.hpp>
 
 namespace rmsfold::model {
 
@@ -115,18 +116,19 @@ void compare_exactly(ComparisonCollector& collector, const S* wanted, const std:
 }  // namespace detail
 
 /// Compares one tensor of B with its recomputation.
-/// @param basis_error  error of an entry of the plan's rotations where they were estimated; 0 when they are known.
+/// @param basis_error        error of an entry of the plan's rotations where they were estimated; 0 when they are known.
+/// @param earlier_roundings  how often the weights were rounded to their type on the way from A to B, but for the last time.
 /// @throws IoError; RefusedError when A holds a number that a rotation would spread.
 /// @par Cost  one read of both, and the tensor's transformation.
 [[nodiscard]] inline TensorComparison compare_tensor(const Model& a, const Model& b, const Plan& plan, const TensorPlan& planned, double basis_error,
-                                                     unsigned threads, const std::function<void(std::uint64_t)>& on_bytes = {}) {
+                                                     double earlier_roundings, unsigned threads, const std::function<void(std::uint64_t)>& on_bytes = {}) {
   TensorComparison result;
   result.name = planned.name;
   detail::ComparisonCollector collector(result);
   const TensorProgram program(a, plan, planned);
   const bool is_neutral = planned.action == TensorPlan::Action::neutralise;
-  const bool moves_only = program.is_exact();
-  result.exact = moves_only || is_neutral || program.is_product_only();
+  const bool moves_only = program.is_exact() && earlier_roundings == 0;
+  result.exact = is_neutral || (earlier_roundings == 0 && (program.is_exact() || program.is_product_only()));
   const Index at_once = program.rows_per_chunk(detail::chunk_bytes);
   std::vector<std::byte> before, after;
   for (Index row = 0; row < program.rows(); row += at_once) {
@@ -155,7 +157,9 @@ void compare_exactly(ComparisonCollector& collector, const S* wanted, const std:
       } else {
         program.run<double>(before, row, count, threads, [&](const Tile<double>& t) {
           const Eigen::Map<const Matrix<double>> expected(t.values, t.rows, t.cols);
-          const Matrix<double> composition = program.composition_error(t, basis_error);
+          Matrix<double> composition = program.composition_error(t, basis_error);
+          composition.colwise() += earlier_roundings * unit_roundoff<S>() * expected.rowwise().norm();
+          composition.rowwise() += RowVector<double>(earlier_roundings * unit_roundoff<S>() * expected.colwise().norm());
           const auto found = [&](Index i, Index j) {
             S value;
             std::memcpy(&value, stored(t.row + i, t.col + j), sizeof(S));

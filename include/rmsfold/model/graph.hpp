@@ -59,28 +59,8 @@ struct Graph {
   std::vector<Param> params;       ///< all tensors
   bool tied = false;               ///< whether config.json ties head and embedding
 
-  /// Nodes that read a signal, but for one that rewrites it in place.
-  [[nodiscard]] std::vector<const Node*> readers_of(std::size_t signal) const {
-    std::vector<const Node*> readers;
-    for (const Node& node : nodes) {
-      if (node.writes == signal && node.op == Op::norm) continue;
-      for (const std::size_t read : node.reads) {
-        if (read == signal) readers.push_back(&node);
-      }
-    }
-    return readers;
-  }
-
   /// Whether a node's output is a stream that others add to.
   [[nodiscard]] bool writes_stream(const Node& node) const { return signals[node.writes].name == residual; }
-
-  /// The node of a module. @pre there is one
-  [[nodiscard]] const Node& node(std::string_view module) const {
-    for (const Node& candidate : nodes) {
-      if (candidate.module == module) return candidate;
-    }
-    rmsfold::detail::raise<InvariantError>("the graph has no module {}", module);
-  }
 };
 
 namespace detail {
@@ -111,6 +91,9 @@ namespace detail {
     rmsfold::detail::raise<FormatError>("{}: no \"head_dim\", and hidden_size {} is no multiple of {} heads", config.file(), size.hidden, size.heads);
   }
   size.head_dim = config.positive_or("head_dim", size.hidden / size.heads);
+  if (size.head_dim > (Index{1} << 40) / size.heads) {
+    rmsfold::detail::raise<FormatError>("{}: {} heads of {} channels each are beyond all bounds", config.file(), size.heads, size.head_dim);
+  }
   size.eps = config.number("rms_norm_eps");
   if (!(size.eps >= 0)) rmsfold::detail::raise<FormatError>("{}: \"rms_norm_eps\" = {} is negative", config.file(), size.eps);
   constexpr Index layer_limit = 100000;

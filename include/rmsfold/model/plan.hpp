@@ -215,7 +215,13 @@ class PlanChecker {
 
   void run() {
     for (std::size_t i = 0; i < graph_.params.size(); ++i) {
-      if (plan_.tensors.at(i).name != graph_.params[i].name) fail(graph_.params[i].name, "is not planned");
+      const TensorPlan& tensor = plan_.tensors.at(i);
+      if (tensor.name != graph_.params[i].name) fail(graph_.params[i].name, "is not planned");
+      if (tensor.source != model_.source_of(tensor.name)) fail(tensor.name, "is made from another tensor");
+      if ((tensor.action == TensorPlan::Action::transform) == tensor.factors.empty()) fail(tensor.name, "has factors that its action does not apply, or none");
+      if (tensor.action == TensorPlan::Action::neutralise && graph_.params[i].axes != std::vector<std::string>{std::string(residual)}) {
+        fail(tensor.name, "is neutralised, but no gain of the stream");
+      }
     }
     for (const Node& node : graph_.nodes) visit(node);
     for (const Site& site : plan_.sites) {
@@ -226,6 +232,7 @@ class PlanChecker {
     if (!words_[graph_.nodes.back().writes]->empty()) fail(last.name, "ends in another basis");
     const std::size_t head = static_cast<std::size_t>(model_.param_index(model_.head_tensor()));
     const std::size_t embedding = static_cast<std::size_t>(model_.param_index(model_.embedding_tensor()));
+    if (!plan_.output_is_tied && !plan_.head_is_written) fail(model_.head_tensor(), "is neither written nor tied");
     if (plan_.output_is_tied && plan_.tensors[head].factors != plan_.tensors[embedding].factors) fail(model_.head_tensor(), "is tied to a different tensor");
   }
 

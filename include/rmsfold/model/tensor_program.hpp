@@ -15,6 +15,13 @@
 
 namespace rmsfold::model {
 
+namespace detail {
+
+/// Raw bytes read at once where rows are independent.
+inline constexpr std::size_t chunk_bytes = std::size_t{32} << 20;
+
+}  // namespace detail
+
 /// A piece of a recomputed tensor: a dense `rows x cols` block that starts at (row, col).
 template <class T>
 struct Tile {
@@ -66,16 +73,18 @@ class TensorProgram {
   [[nodiscard]] std::size_t row_bytes() const noexcept { return static_cast<std::size_t>(cols_) * size_of(dtype_); }
 
   /// Whether entries are only moved and negated, so that every bit is determined.
-  [[nodiscard]] bool is_exact() const {
+  [[nodiscard]] bool is_exact() const { return gain_.size() == 0 && moves_only(); }
+  /// Whether the only arithmetic is one product per entry, so that the correctly rounded result is determined.
+  [[nodiscard]] bool is_product_only() const { return gain_.size() > 0 && moves_only(); }
+  /// Whether the rotations, if any, only move and negate.
+  [[nodiscard]] bool moves_only() const {
     const auto exact = [](const Rotation& q) { return q.as_signed_permutation() != nullptr; };
     const auto exact_heads = [&](const std::optional<BlockDiagonal<Rotation>>& heads) {
       return !heads || std::all_of(heads->blocks().begin(), heads->blocks().end(), exact);
     };
-    return gain_.size() == 0 && (!along_row_ || exact(*along_row_)) && (!down_ || exact(*down_)) && exact_heads(heads_along_row_) &&
+    return (!along_row_ || exact(*along_row_)) && (!down_ || exact(*down_)) && exact_heads(heads_along_row_) &&
            exact_heads(heads_down_);
   }
-  /// Whether the only arithmetic is one product per entry, so that the correctly rounded result is determined.
-  [[nodiscard]] bool is_product_only() const { return gain_.size() > 0 && !rotates_rows() && !mixes_rows(); }
 
   /// Roundings on the way to one entry.
   [[nodiscard]] double error_terms() const {

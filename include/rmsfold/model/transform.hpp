@@ -48,9 +48,6 @@ struct RunSummary {
 
 namespace detail {
 
-/// Raw bytes read at once where rows are independent.
-inline constexpr std::size_t chunk_bytes = std::size_t{32} << 20;
-
 class Transformation {
  public:
   Transformation(const Model& model, const Plan& plan, const std::filesystem::path& out, const RunOptions& options)

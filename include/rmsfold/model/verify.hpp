@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include <rmsfold/io/hash.hpp>
 #include <rmsfold/model/compare.hpp>
 #include <rmsfold/model/decoder.hpp>
 #include <rmsfold/model/diagnose.hpp>
@@ -162,8 +163,16 @@ class Verification {
     const auto path = b_.checkpoint().manifest_path();
     if (!path) return false;
     const Manifest manifest = read_manifest(*path);
-    const auto embedding = manifest.hashes.find(a_.embedding_tensor());
-    if (embedding == manifest.hashes.end() || embedding->second.before != hash_of(a_, a_.embedding_tensor())) {
+    if (!is_made_from_a(manifest)) {
+      const auto rounds = [](const io::Json& step) {
+        const std::string kind = step.value("rotation", "none");
+        return (kind != name_of(RotationKind::permutation) && kind != name_of(RotationKind::signed_permutation)) || step.value("fold", false);
+      };
+      const auto steps = std::count_if(manifest.steps.begin(), manifest.steps.end(), rounds);
+      if (steps > 1) {
+        earlier_roundings_ = static_cast<double>(steps - 1);
+        report_.notes.push_back(fmt::format("{} lists {} steps that each rounded the weights: that is allowed for", path->string(), steps));
+      }
       report_.notes.push_back(path->string() + " describes a step from another model than A, so it is not used");
       return false;
     }
@@ -173,6 +182,17 @@ class Verification {
                                 step.rotation == RotationKind::none || step.rotation == RotationKind::file ? "" : fmt::format(", seed {}", step.seed),
                                 step.inverse ? ", inverse" : "", step.heads ? ", heads" : "");
     return true;
+  }
+
+  /// Whether the manifest's last step started from A: by the hashes of the embedding and of all vectors, among them the gains.
+  [[nodiscard]] bool is_made_from_a(const Manifest& manifest) const {
+    const auto started_from = [&](const std::string& name) {
+      const auto hashes = manifest.hashes.find(name);
+      return hashes != manifest.hashes.end() && hashes->second.before == hash_of(a_, name);
+    };
+    return started_from(a_.embedding_tensor()) && std::all_of(a_.graph().params.begin(), a_.graph().params.end(), [&](const Param& param) {
+             return param.shape.size() != 1 || started_from(param.name);
+           });
   }
 
   [[nodiscard]] static std::string hash_of(const Model& model, const std::string& tensor) {
@@ -236,7 +256,7 @@ class Verification {
     for (const TensorPlan& planned : report_.plan.tensors) total += a_.info(planned.name).bytes();
     std::uint64_t done = 0;
     for (const TensorPlan& planned : report_.plan.tensors) {
-      report_.tensors.push_back(compare_tensor(a_, b_, report_.plan, planned, basis_error_, options_.threads, [&](std::uint64_t bytes) {
+      report_.tensors.push_back(compare_tensor(a_, b_, report_.plan, planned, basis_error_, earlier_roundings_, options_.threads, [&](std::uint64_t bytes) {
         done += bytes;
         progress("elements", done, total);
       }));
@@ -370,6 +390,14 @@ class Verification {
   }
 
   void measure_perturbations() {
+    if (!report_.basis_is_known) {  // nothing is planned: whatever lives in a space that can be rotated was stored anew
+      for (const Param& param : a_.graph().params) {
+        const bool is_fixed = std::all_of(param.axes.begin(), param.axes.end(), [](const std::string& space) { return space.empty(); });
+        const double unit = visit_dtype(a_.dtype(param.name), [](auto s) { return unit_roundoff<decltype(s)>(); });
+        perturbation_.push_back(is_fixed ? 0 : (std::max)(unit, 0x1p-53 * (1 + std::sqrt(static_cast<double>(a_.graph().size.hidden)))));
+      }
+      return;
+    }
     for (const TensorPlan& planned : report_.plan.tensors) {
       double unit = 0;
       if (planned.action == TensorPlan::Action::transform) {
@@ -386,6 +414,7 @@ class Verification {
   const VerifyOptions& options_;
   VerifyReport report_;
   double basis_error_ = 0;
+  double earlier_roundings_ = 0;  // storage roundings on the way from A to B, but the last
   std::vector<double> perturbation_;  // of each param, relative to the power of two above it; 0: not transformed
 };
 

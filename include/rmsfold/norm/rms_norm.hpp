@@ -3,7 +3,10 @@
 /// @file
 /// RMSNorm with its learned gain, and the gain-free type that any rotation commutes with.
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
+#include <type_traits>
 #include <utility>
 
 #include <rmsfold/core/error.hpp>
@@ -15,15 +18,37 @@ namespace rmsfold {
 
 namespace detail {
 
-/// \f$1/\sqrt{\overline{x^2}+\epsilon}\f$, the squares summed in `double` or wider; 0 for a zero row with eps = 0, so that it gives zeros.
+/// \f$1/\sqrt{\overline{x^2}+\epsilon}\f$ as a product of two factors: a power of two, 1 unless the squares leave the range of the type, and the rest.
+template <class Wide>
+struct InverseRms {
+  Wide power = 1;
+  Wide rest = 0;
+};
+
+/// The squares are summed in `double` or wider; a zero row with eps = 0 gets 0, so that it gives zeros.
 template <DenseExpr D>
 [[nodiscard]] auto inverse_rms(const D& row, double eps) {
   using Wide = std::conditional_t<std::same_as<typename D::Scalar, long double>, long double, double>;
-  using std::sqrt;
-  Wide sum = 0;
-  for (Index j = 0; j < row.size(); ++j) sum += static_cast<Wide>(row[j]) * static_cast<Wide>(row[j]);
-  const Wide square = sum / static_cast<Wide>(row.size()) + static_cast<Wide>(eps);
-  return square > 0 ? 1 / sqrt(square) : Wide{0};
+  using Limits = std::numeric_limits<Wide>;
+  const auto square = [&](Wide power) {
+    Wide sum = 0;
+    for (Index j = 0; j < row.size(); ++j) {
+      const Wide x = static_cast<Wide>(row[j]) * power;
+      sum += x * x;
+    }
+    return sum / static_cast<Wide>(row.size()) + static_cast<Wide>(eps) * power * power;
+  };
+  InverseRms<Wide> result;
+  Wide s = square(1);
+  if (!(s >= (Limits::min)() / Limits::epsilon() && s <= (Limits::max)())) {  // once more, with the largest of the entries and sqrt(eps) near 1
+    Wide largest = std::sqrt(static_cast<Wide>(eps));
+    for (Index j = 0; j < row.size(); ++j) largest = (std::max)(largest, std::fabs(static_cast<Wide>(row[j])));
+    if (!(largest > 0)) return result;
+    result.power = std::ldexp(Wide{1}, std::clamp(-std::ilogb(largest), Limits::min_exponent, Limits::max_exponent - 1));
+    s = square(result.power);
+  }
+  result.rest = 1 / std::sqrt(s);
+  return result;
 }
 
 inline void check_eps(double eps) {
@@ -58,7 +83,9 @@ class UnitRMSNorm {
     Matrix<typename D::Scalar> y(x.rows(), x.cols());
     for (Index t = 0; t < x.rows(); ++t) {
       const auto scale = detail::inverse_rms(x.row(t), eps_);
-      for (Index j = 0; j < dim_; ++j) y(t, j) = static_cast<typename D::Scalar>(static_cast<decltype(scale)>(x(t, j)) * scale);
+      for (Index j = 0; j < dim_; ++j) {
+        y(t, j) = static_cast<typename D::Scalar>(static_cast<decltype(scale.rest)>(x(t, j)) * scale.power * scale.rest);
+      }
     }
     return y;
   }

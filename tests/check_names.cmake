@@ -1,0 +1,9 @@
+# No test case has [, ], ; or \ in its name: CMake's lists, through which Catch2's module hands the names to ctest, would join or split them.
+cmake_minimum_required(VERSION 3.25)
+file(GLOB_RECURSE sources ${TESTS_DIR}/*_test.cpp)
+foreach(source IN LISTS sources)
+  file(STRINGS ${source} lines REGEX "TEST_CASE\\(\"[^\"]*[][;\\\\]")
+  if(lines)
+    message(SEND_ERROR "${source}: a test case's name has one of [ ] ; \\ in it:\n${lines}")
+  endif()
+endforeach()

@@ -1,0 +1,23 @@
+# Builds one target of a compile_fail file. VARIANT good: it must build. VARIANT bad: it must not, and the compiler must print the text
+# of the file's first line, "// expect: <text>".
+cmake_minimum_required(VERSION 3.25)
+file(STRINGS ${SOURCE} first_line LIMIT_COUNT 1)
+if(NOT first_line MATCHES "^// expect: (.+)$")
+  message(FATAL_ERROR "${SOURCE}: the first line must be \"// expect: <text>\"")
+endif()
+set(expected "${CMAKE_MATCH_1}")
+execute_process(COMMAND ${CMAKE_COMMAND} --build ${BUILD_DIR} --config "${CONFIG}" --target ${TARGET}
+  RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
+if(VARIANT STREQUAL "good")
+  if(NOT status EQUAL 0)
+    message(FATAL_ERROR "Without SHOULD_FAIL this must build:\n${output}")
+  endif()
+else()
+  if(status EQUAL 0)
+    message(FATAL_ERROR "This must not build, and did.")
+  endif()
+  string(FIND "${output}" "${expected}" position)
+  if(position EQUAL -1)
+    message(FATAL_ERROR "Refused, but not in the words \"${expected}\":\n${output}")
+  endif()
+endif()

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: MIT
+"""The whole oracle: golden fixtures, tiny checkpoints of every family, SmolLM2-135M. Ends with a count."""
+
+import argparse
+import pathlib
+import sys
+import time
+
+import stock  # first: it quietens transformers
+import make_golden
+import results_page
+import smollm2
+import tiny
+from program import Program, Results
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("build", type=pathlib.Path)
+    parser.add_argument("--only", choices=["golden", "tiny", "smollm2"])
+    parser.add_argument("--write-results", action="store_true", help="put the measured tables in docs/results.md")
+    options = parser.parse_args()
+    program, results, work = Program(options.build), Results(), options.build / "oracle"
+    start = time.monotonic()
+    families, rows = [], []
+    if options.only in (None, "golden"):
+        for case in make_golden.CASES:
+            results.case(f"golden {case.name}", make_golden.check, case)
+    if options.only in (None, "tiny"):
+        families = tiny.run(program, work / "tiny", results)
+    if options.only in (None, "smollm2"):
+        rows = smollm2.run(program, work / "smollm2", results)
+    if families and rows:
+        page = results_page.write(families, rows)
+        (work / "results.md").write_text(page)
+        if options.write_results and results.failed == 0:
+            results_page.PAGE.write_text(page)
+    print(f"{time.monotonic() - start:.0f} seconds")
+    return results.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
