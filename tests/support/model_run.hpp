@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <string>
 
+#include <rmsfold/model/transform.hpp>
 #include <rmsfold/model/verify.hpp>
 
 namespace rmsfold::test {
