@@ -20,6 +20,9 @@ namespace {
 using namespace rmsfold;
 using namespace rmsfold::tool;
 
+/// CLI11's own check prints the largest double.
+const CLI::Validator not_negative([](const std::string& text) { return text.rfind('-', 0) == 0 ? text + " is negative" : std::string(); }, "", "not negative");
+
 void add_common(CLI::App& command, Common& common) {
   command.add_flag("--json", common.json, "One JSON document on standard output");
   command.add_flag("-q,--quiet", common.quiet, "Print nothing but errors (and JSON); the exit status tells");
@@ -36,7 +39,7 @@ void add_rotation(CLI::App& command, RotationOptions& rotation) {
   command.add_option("--rotation", rotation.rotation,
                      "hadamard (randomised), orthogonal (Haar-random), signed-permutation, permutation, or a safetensors FILE with one square matrix Q, x' = x·Q")
       ->capture_default_str();
-  command.add_option("--seed", rotation.seed, "Seed of the rotation; 0 is a seed like any other")->check(CLI::NonNegativeNumber)->capture_default_str();
+  command.add_option("--seed", rotation.seed, "Seed of the rotation; 0 is a seed like any other")->check(not_negative)->capture_default_str();
 }
 
 int run(int argc, char** argv) {
@@ -104,7 +107,7 @@ int run(int argc, char** argv) {
   verify_command->add_option("MODEL", verify_options.a, "Model directory")->required();
   verify_command->add_option("OUT", verify_options.b, "What was made of it")->required();
   verify_command->add_option("--tokens", verify_options.tokens, "Random tokens for the logits")->check(CLI::Range(1, 1 << 20))->capture_default_str();
-  verify_command->add_option("--seed", verify_options.seed, "Seed of the tokens")->check(CLI::NonNegativeNumber)->capture_default_str();
+  verify_command->add_option("--seed", verify_options.seed, "Seed of the tokens")->check(not_negative)->capture_default_str();
   verify_command->add_flag("--no-logits", verify_options.no_logits, "Compare elements only");
   verify_command->add_flag("--ignore-manifest", verify_options.ignore_manifest, "Estimate the rotation from the weights instead of reading rmsfold.json");
   verify_command->add_flag("--double-rotary", verify_options.double_tables, "Rotary tables in double instead of float");
@@ -122,6 +125,7 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() != 0) fmt::print(stderr, "rmsfold: ");
     return app.exit(error) == 0 ? Exit::done : Exit::bad_input;
   }
   if (*inspect_command) return inspect(common, inspect_options);

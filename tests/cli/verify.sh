@@ -11,7 +11,7 @@ expect_status 0
 run verify model out
 expect_status 0
 expect_stdout 'from rmsfold.json: rotation hadamard, seed 0, heads'
-expect_stdout '30 of 30 tensors'
+expect_stdout 'all 30 tensors are what they should be'
 expect_stdout '256 random tokens'
 expect_stdout 'EQUAL'
 run verify model out --ignore-manifest --no-logits

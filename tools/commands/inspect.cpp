@@ -24,6 +24,16 @@ std::string hadamard_words(Index n) {
   return fmt::format("Hadamard order {} = {}", n, product.empty() ? "1" : product);
 }
 
+/// A step of the manifest, as a user would say it.
+std::string step_words(const io::Json& json) {
+  const model::Step step = model::step_from_json(json, "");
+  std::string words = step.fold ? "gains folded" : "";
+  if (step.rotation == model::RotationKind::none) return words;
+  words += fmt::format("{}rotated: {}", words.empty() ? "" : ", ", model::name_of(step.rotation));
+  if (json.contains("seed")) words += fmt::format(", seed {}", step.seed);
+  return words + (step.inverse ? ", inverse" : "") + (step.heads ? ", heads" : "");
+}
+
 /// A module's name without "…layers.N.".
 std::string name_in_layer(const model::Node& node) {
   const std::string number = fmt::format(".{}.", node.layer);
@@ -114,7 +124,7 @@ int inspect(const Common& common, const InspectOptions& options) {
              graph.size.intermediate, graph.size.vocabulary);
   fmt::print("  weights     {} tensors, {} in {} file{}, {}; head {}\n", tensors, human_bytes(static_cast<double>(bytes)), model.checkpoint().shards().size(),
              model.checkpoint().shards().size() == 1 ? "" : "s", types, model.head_is_tied() ? "tied to the embedding" : "stored");
-  for (const io::Json& step : steps) fmt::print("  history     {}\n", step.dump());
+  for (const io::Json& step : steps) fmt::print("  history     {}\n", step_words(step));
 
   fmt::print("\nNorm sites of the residual stream, with the linear layers that read them\n");
   fmt::print("  {:<42} {:<22} {}\n", "norm (eps " + fmt::format("{}", graph.size.eps) + ")", "gain |g|", "readers");

@@ -60,9 +60,12 @@ void print(const model::VerifyReport& report) {
     const Elements elements = count(report);
     std::size_t passed = 0;
     for (const model::TensorComparison& tensor : report.tensors) passed += tensor.passed() ? 1u : 0u;
-    fmt::print("elements   {} of {} tensors are what they should be, {} entries; {} bit for bit, {} within rounding{}\n", passed, report.tensors.size(),
-               elements.entries, elements.exact, elements.rounded,
-               elements.worst ? fmt::format(" (worst measured / bound {:.4f}, {})", elements.worst->worst, elements.worst->name) : "");
+    if (passed == report.tensors.size()) {
+      fmt::print("elements   all {} tensors are what they should be: {} bit for bit, {} within rounding{}; {} entries\n", passed, elements.exact, elements.rounded,
+                 elements.worst ? fmt::format(" (worst measured / bound {:.3f}, {})", elements.worst->worst, elements.worst->name) : "", elements.entries);
+    } else {
+      fmt::print("elements   not what they should be: {} of {} tensors\n", report.tensors.size() - passed, report.tensors.size());
+    }
   }
   const model::LogitComparison& logits = report.logits;
   if (logits.done) {

@@ -92,21 +92,26 @@ struct Manifest {
   return manifest;
 }
 
-/// Whether the steps leave the model in another basis than the original's: rotations that no later inverse has undone.
-[[nodiscard]] inline bool is_rotated(const std::vector<io::Json>& steps) {
+/// Whether a step is the inverse of another one; folds, which are not undone, do not count.
+[[nodiscard]] inline bool undoes(io::Json step, io::Json earlier) {
+  step.erase("fold");
+  earlier.erase("fold");
+  earlier["inverse"] = !earlier.value("inverse", false);
+  return step == earlier;
+}
+
+/// The rotations that separate a model's basis from the original's: those that no later inverse has undone.
+[[nodiscard]] inline std::vector<io::Json> open_rotations(const std::vector<io::Json>& steps) {
   std::vector<io::Json> open;
-  for (io::Json step : steps) {
-    if (step.value("rotation", "none") == "none") continue;
-    step.erase("fold");
-    io::Json undone = step;
-    undone["inverse"] = !step.value("inverse", false);
-    if (!open.empty() && open.back() == undone) {
+  for (const io::Json& step : steps) {
+    if (step.value("rotation", "none") == name_of(RotationKind::none)) continue;
+    if (!open.empty() && undoes(step, open.back())) {
       open.pop_back();
     } else {
-      open.push_back(std::move(step));
+      open.push_back(step);
     }
   }
-  return !open.empty();
+  return open;
 }
 
 /// The manifest of a run. @param earlier  steps of the input's own manifest. @param hashes  of every tensor written

@@ -124,7 +124,7 @@ class Planner {
             site.is_foldable() ? "" : " and cannot be folded: " + site.why_not_foldable);
       }
     }
-    if (plan_.step.fold && neutral == plan_.sites.size()) {
+    if (plan_.step.fold && plan_.step.rotation == RotationKind::none && neutral == plan_.sites.size()) {
       plan_.notes.push_back("every gain is already 1: there is nothing to fold");
     }
   }
@@ -178,7 +178,8 @@ class Planner {
       tensor.why = "norm inside a head, which does not see the stream";
     } else if (folded_[site->second]) {
       tensor.action = TensorPlan::Action::neutralise;
-      tensor.why = "its gain moved into " + std::to_string(plan_.sites[site->second].readers.size()) + " readers";
+      const std::size_t readers = plan_.sites[site->second].readers.size();
+      tensor.why = fmt::format("its gain moved into {} reader{}", readers, readers == 1 ? "" : "s");
     } else if (plan_.basis.stream && !is_dense()) {
       tensor.action = TensorPlan::Action::transform;
       tensor.factors.push_back({Factor::Kind::moves, 0, std::string(residual)});

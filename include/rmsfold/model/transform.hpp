@@ -53,9 +53,11 @@ class Transformation {
   Transformation(const Model& model, const Plan& plan, const std::filesystem::path& out, const RunOptions& options)
       : model_(model), plan_(plan), options_(options), out_(out, model.checkpoint().directory(), options.force) {
     if (const auto path = model.checkpoint().manifest_path()) earlier_ = read_manifest(*path).steps;
-    if (plan.step.rotation != RotationKind::none && !plan.step.inverse && !options.again && is_rotated(earlier_)) {
-      rmsfold::detail::raise<RefusedError>("{} was already rotated, as its {} says; --again rotates it once more, --inverse undoes a rotation",
-                                           model.checkpoint().directory().string(), io::Checkpoint::manifest_name);
+    const std::vector<io::Json> open = open_rotations(earlier_);
+    if (plan.step.rotation != RotationKind::none && !open.empty() && !options.again && !undoes(to_json(plan.step, plan.basis), open.back())) {
+      rmsfold::detail::raise<RefusedError>(
+          "{} was already rotated, as its {} says, and this step does not undo that; --again rotates it once more, --recipe {} --inverse undoes it",
+          model.checkpoint().directory().string(), io::Checkpoint::manifest_name, (model.checkpoint().directory() / io::Checkpoint::manifest_name).string());
     }
     for (std::size_t i = 0; i < plan.tensors.size(); ++i) plan_index_.emplace(plan.tensors[i].name, i);
     summary_.notes = out_.notes();

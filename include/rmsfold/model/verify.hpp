@@ -90,7 +90,11 @@ class Verification {
       compare_products();
     }
     compare_left_alone();
-    if (options_.logits) compare_logits();
+    if (options_.logits) {
+      compare_logits();
+    } else {
+      report_.logits.why_not = "not asked for";
+    }
     return std::move(report_);
   }
 
@@ -140,6 +144,7 @@ class Verification {
   }
 
   void find_plan() {
+    note_swapped_arguments();
     if (options_.use_manifest && plan_from_manifest()) return;
     const BasisEstimate estimate = estimate_stream(a_, b_);
     Step step;
@@ -163,7 +168,7 @@ class Verification {
     const auto path = b_.checkpoint().manifest_path();
     if (!path) return false;
     const Manifest manifest = read_manifest(*path);
-    if (!is_made_from_a(manifest)) {
+    if (!is_made_from(manifest, a_)) {
       const auto rounds = [](const io::Json& step) {
         const std::string kind = step.value("rotation", "none");
         return (kind != name_of(RotationKind::permutation) && kind != name_of(RotationKind::signed_permutation)) || step.value("fold", false);
@@ -184,15 +189,22 @@ class Verification {
     return true;
   }
 
-  /// Whether the manifest's last step started from A: by the hashes of the embedding and of all vectors, among them the gains.
-  [[nodiscard]] bool is_made_from_a(const Manifest& manifest) const {
+  void note_swapped_arguments() {
+    const auto path = a_.checkpoint().manifest_path();
+    if (path && is_made_from(read_manifest(*path), b_) && !is_made_from(read_manifest(*path), a_)) {
+      report_.notes.push_back(path->string() + " says that the first model was made from the second: are the arguments swapped?");
+    }
+  }
+
+  /// Whether a manifest's last step started from a model: by the hashes of the embedding and of all vectors, among them the gains.
+  [[nodiscard]] static bool is_made_from(const Manifest& manifest, const Model& model) {
     const auto started_from = [&](const std::string& name) {
       const auto hashes = manifest.hashes.find(name);
-      return hashes != manifest.hashes.end() && hashes->second.before == hash_of(a_, name);
+      return hashes != manifest.hashes.end() && hashes->second.before == hash_of(model, name);
     };
-    return started_from(a_.embedding_tensor()) && std::all_of(a_.graph().params.begin(), a_.graph().params.end(), [&](const Param& param) {
-             return param.shape.size() != 1 || started_from(param.name);
-           });
+    const std::vector<Param>& params = model.graph().params;
+    return started_from(model.embedding_tensor()) &&
+           std::all_of(params.begin(), params.end(), [&](const Param& param) { return param.shape.size() != 1 || started_from(param.name); });
   }
 
   [[nodiscard]] static std::string hash_of(const Model& model, const std::string& tensor) {
