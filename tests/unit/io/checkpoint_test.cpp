@@ -91,8 +91,8 @@ TEST_CASE("checkpoint: several files by their index", "[io]") {
 
 TEST_CASE("checkpoint: what is no model directory", "[io]") {
   const TempDir dir;
-  CHECK_THROWS_WITH(Checkpoint(dir / "none"), has_text("none: No such file"));
-  CHECK_THROWS_AS(Checkpoint(dir / "none"), rmsfold::IoError);
+  CHECK_THROWS_WITH(Checkpoint(dir / "none"), has_text("none: there is no such model directory"));
+  CHECK_THROWS_AS(Checkpoint(dir / "none"), rmsfold::FormatError);
   CHECK_THROWS_WITH(Checkpoint(dir.path()), has_text("has no config.json"));
   write_single(dir);
   CHECK_NOTHROW(Checkpoint(dir.path()));
