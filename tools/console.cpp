@@ -8,7 +8,7 @@
 
 #include <fmt/format.h>
 
-#include <rmsfold/model/transform.hpp>
+#include <rmsfold/core/error.hpp>
 
 namespace rmsfold::tool {
 
@@ -60,7 +60,7 @@ ProgressLine::~ProgressLine() {
 }
 
 void ProgressLine::update(std::uint64_t finished, std::uint64_t total) {
-  if (caught_signal() != 0) throw model::Interrupted("stopped by a signal");
+  if (caught_signal() != 0) throw Interrupted("stopped by a signal");
   if (silent_) return;
   const auto now = std::chrono::steady_clock::now();
   const double since_last = std::chrono::duration<double>(now - last_).count();

@@ -44,7 +44,7 @@ class ProgressLine {
   ProgressLine(const ProgressLine&) = delete;
   ProgressLine& operator=(const ProgressLine&) = delete;
 
-  /// @throws model::Interrupted when a signal was caught.
+  /// @throws Interrupted when a signal was caught.
   void update(std::uint64_t finished, std::uint64_t total);
 
  private:

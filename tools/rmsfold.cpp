@@ -10,7 +10,7 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
-#include <rmsfold/model/transform.hpp>
+#include <rmsfold/core/error.hpp>
 #include <rmsfold/version.hpp>
 
 #include "commands/commands.hpp"
@@ -157,7 +157,7 @@ int main(int argc, char** argv) {
   };
   try {
     return run(argc, argv);
-  } catch (const model::Interrupted& stop) {
+  } catch (const Interrupted& stop) {
     return fail(stop.what(), 128 + tool::caught_signal());
   } catch (const IoError& error) {
     return fail(error.what(), Exit::resource_failure);

@@ -53,6 +53,12 @@ class IoError : public Error {
   using Error::Error;
 };
 
+/// The user asked to stop.
+class Interrupted : public Error {
+ public:
+  using Error::Error;
+};
+
 namespace detail {
 
 /// Throws `E` with a formatted message. Out of line and cold, so that checks cost a compare where they stand.

@@ -19,12 +19,6 @@
 
 namespace rmsfold::model {
 
-/// The user asked to stop.
-class Interrupted : public Error {
- public:
-  using Error::Error;
-};
-
 /// Called as work gets done, with units done and units in all (bytes, or multiply-adds); it may throw `Interrupted`.
 using Progress = std::function<void(std::uint64_t done, std::uint64_t total)>;
 
