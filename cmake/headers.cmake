@@ -22,6 +22,7 @@ set(rmsfold_headers
   include/rmsfold/group/orthogonal.hpp
   include/rmsfold/group/polar.hpp
   include/rmsfold/group/signed_permutation.hpp
+  include/rmsfold/norm/gain_convention.hpp
   include/rmsfold/norm/rms_norm.hpp
   include/rmsfold/fold/gain.hpp
   include/rmsfold/fold/heads.hpp

@@ -27,6 +27,7 @@
 #include <rmsfold/group/orthogonal.hpp>
 #include <rmsfold/group/polar.hpp>
 #include <rmsfold/group/signed_permutation.hpp>
+#include <rmsfold/norm/gain_convention.hpp>
 #include <rmsfold/norm/rms_norm.hpp>
 #include <rmsfold/tensor/convert.hpp>
 #include <rmsfold/tensor/dtype.hpp>

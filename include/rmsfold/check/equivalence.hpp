@@ -96,6 +96,7 @@ struct Path {
 /// @throws ShapeError when sizes do not fit or there is nothing to check; RangeError when a merged weight overflows `S`.
 /// @par Cost  a few products `tokens x n x outputs`; memory for 512 outputs at a time.
 template <Storage S, Isometry G, DenseExpr D>
+  requires std::same_as<Wide<S>, double>
 [[nodiscard]] EquivalenceReport check_equivalence(const RMSNorm<S>& norm, Readers<S> readers, const G& q, const D& x) {
   using C = Compute<S>;
   using R = std::conditional_t<std::same_as<C, double>, long double, double>;
@@ -105,7 +106,7 @@ template <Storage S, Isometry G, DenseExpr D>
   if (readers.empty()) detail::raise<ShapeError>("checker: the norm has no readers");
   detail::check_side(n, q.dim(), "rows");
 
-  const RowVector<double> g = widened(norm.gain());
+  const RowVector<double> g = norm.gain();
   const RowVector<R> g_wide = g.cast<R>();
   const Matrix<C> x_c = x.template cast<C>();
   const Matrix<R> unit = norm.without_gain().apply(x_c.template cast<R>());

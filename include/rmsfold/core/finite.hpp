@@ -20,9 +20,15 @@ namespace rmsfold {
   return ((std::bit_cast<std::uint32_t>(x) >> 23) & 0xff) != 0xff;
 }
 
+/// Neither infinite nor NaN, of a type whose bits are not known here.
+template <Real S>
+[[nodiscard]] constexpr bool is_finite(const S& x) {
+  return x - x == S(0);
+}
+
 /// Position of the first entry that is infinite or NaN, in storage order; -1 when all are finite.
 template <Real S>
-[[nodiscard]] Index first_non_finite(const S* values, Index count) noexcept {
+[[nodiscard]] Index first_non_finite(const S* values, Index count) {
   for (Index i = 0; i < count; ++i) {
     if (!is_finite(values[i])) return i;
   }

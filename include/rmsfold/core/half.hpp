@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 /// @file
-/// Storage scalars F16 and BF16, and the one correctly rounded conversion between storage and `double`.
+/// Storage scalars F16 and BF16, and the one correctly rounded conversion between storage and the type that weights are composed in.
 
 #include <bit>
 #include <concepts>
@@ -37,14 +37,19 @@ concept Half = std::same_as<S, F16> || std::same_as<S, BF16>;
 
 /// A type that weights are stored in.
 template <class S>
-concept Storage = std::same_as<S, double> || std::same_as<S, float> || Half<S>;
+concept Storage = Real<S> || Half<S>;
 
 /// The type a runtime computes in when weights are stored as `S`: 16-bit weights are multiplied and summed in `float`.
 template <Storage S>
 using Compute = std::conditional_t<Half<S>, float, S>;
 
-/// Exact value of a stored number.
+/// The type that factors of a weight stored as `S` are composed in before the one rounding: `double`, or `S` itself when that is wider.
 template <Storage S>
+using Wide = std::conditional_t<Half<S> || std::same_as<S, float>, double, S>;
+
+/// Exact value of a number stored in a type no wider than `double`.
+template <Storage S>
+  requires std::same_as<Wide<S>, double>
 [[nodiscard]] constexpr double to_double(S value) noexcept {
   if constexpr (std::same_as<S, BF16>) {
     return static_cast<double>(std::bit_cast<float>(static_cast<std::uint32_t>(value.bits) << 16));
@@ -60,6 +65,16 @@ template <Storage S>
     return std::bit_cast<double>(sign | (wide << 52) | (fraction << 42));
   } else {
     return static_cast<double>(value);
+  }
+}
+
+/// Exact value of a stored number.
+template <Storage S>
+[[nodiscard]] constexpr Wide<S> widen(const S& value) {
+  if constexpr (std::same_as<Wide<S>, double>) {
+    return to_double(value);
+  } else {
+    return value;
   }
 }
 
@@ -101,7 +116,7 @@ template <Half S>
 ///
 /// Magnitudes beyond the largest finite `S` become infinities; NaN stays NaN.
 template <Storage S>
-[[nodiscard]] constexpr S round_to(double x) noexcept {
+[[nodiscard]] constexpr S round_to(const Wide<S>& x) {
   if constexpr (Half<S>) {
     return detail::round_to_half<S>(x);
   } else {
@@ -115,7 +130,7 @@ template <Storage S>
   if constexpr (Half<S>) {
     return 0.5 / static_cast<double>(1 << S::fraction_bits);
   } else {
-    return static_cast<double>(std::numeric_limits<S>::epsilon()) / 2;
+    return static_cast<double>(std::numeric_limits<S>::epsilon()) / 2;  // 0 for exact types
   }
 }
 
@@ -129,12 +144,13 @@ template <Storage S>
   } else if constexpr (std::same_as<S, float>) {
     return 0x1p-150;
   } else {
-    return 0x1p-1074;  // half of it is no double
+    return 0x1p-1074;  // half of it is no double; wider types round less
   }
 }
 
 /// Largest finite value.
 template <Storage S>
+  requires std::same_as<Wide<S>, double>
 [[nodiscard]] constexpr double largest_finite() noexcept {
   if constexpr (std::same_as<S, F16>) {
     return 65504.0;

@@ -20,15 +20,14 @@ struct Folded {
 
 namespace detail {
 
-/// \f$W\Gamma\f$ in double.
+/// \f$W\Gamma\f$, not rounded to storage yet.
 template <Storage S>
-[[nodiscard]] Matrix<double> times_gain(const Linear<S>& reader, const RowVector<S>& gain) {
+[[nodiscard]] Matrix<Wide<S>> times_gain(const Linear<S>& reader, const RowVector<Wide<S>>& gain) {
   if (reader.in() != gain.size()) {
     raise<ShapeError>("a gain of length {} cannot be folded into a reader of rows of length {}", gain.size(), reader.in());
   }
-  Matrix<double> w = widened(reader.weight);
-  const RowVector<double> g = widened(gain);
-  for (Index i = 0; i < w.rows(); ++i) w.row(i).array() *= g.array();
+  Matrix<Wide<S>> w = widened(reader.weight);
+  for (Index i = 0; i < w.rows(); ++i) w.row(i).array() *= gain.array();
   return w;
 }
 

@@ -30,10 +30,10 @@ struct Linear {
     using T = typename D::Scalar;
     if (x.cols() != in()) detail::raise<ShapeError>("a linear layer {} x {} cannot read rows of length {}", out(), in(), x.cols());
     if (bias && bias->size() != out()) detail::raise<ShapeError>("a linear layer with {} outputs has {} biases", out(), bias->size());
-    const Matrix<T> w = weight.unaryExpr([](S value) { return static_cast<T>(to_double(value)); });
+    const Matrix<T> w = weight.unaryExpr([](S value) { return static_cast<T>(widen(value)); });
     Matrix<T> y = x.derived() * w.transpose();
     if (bias) {
-      const RowVector<T> b = bias->unaryExpr([](S value) { return static_cast<T>(to_double(value)); });
+      const RowVector<T> b = bias->unaryExpr([](S value) { return static_cast<T>(widen(value)); });
       y.rowwise() += b;
     }
     return y;

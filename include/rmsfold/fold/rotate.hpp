@@ -52,7 +52,7 @@ template <Storage S, Isometry G>
   if constexpr (ExactIsometry<G>) {
     q.apply(result.weight.data(), 1, writer.in());
   } else {
-    Matrix<double> w = widened(writer.weight);
+    Matrix<Wide<S>> w = widened(writer.weight);
     q.apply(w.data(), 1, writer.in());
     result.weight = rounded<S>(w);
   }
@@ -86,12 +86,12 @@ template <Storage S, Isometry G>
                 "rmsfold: a gain-carrying RMSNorm does not commute with a dense rotation; fold the gain first: "
                 "fold_gain(norm, readers) gives a UnitRMSNorm, which any rotation accepts");
   detail::check_side(norm.dim(), q.dim(), "rows");
-  RowVector<S> gain = norm.gain();
-  q.unsigned_part().apply(gain.data(), 1, 1);
-  return RMSNorm<S>(std::move(gain), norm.eps());
+  RowVector<S> weight = norm.weight();
+  q.unsigned_part().apply(weight.data(), 1, 1);
+  return RMSNorm<S>(std::move(weight), norm.eps(), norm.convention());
 }
 
-/// The right merge (identity 5): \f$\mathrm{rms}(xQ)(W\Gamma Q)^T = \mathrm{RMSNorm}_g(x)W^T\f$; gain and rotation composed in double and rounded once.
+/// The right merge (identity 5): \f$\mathrm{rms}(xQ)(W\Gamma Q)^T = \mathrm{RMSNorm}_g(x)W^T\f$; gain and rotation composed in `Wide<S>` and rounded once.
 ///
 /// @param readers  every reader of the norm.
 /// @throws ShapeError; RangeError when a result overflows `S`.
@@ -99,7 +99,7 @@ template <Storage S, Isometry G>
 [[nodiscard]] Folded<S> fold_and_rotate(const RMSNorm<S>& norm, Readers<S> readers, const G& q) {
   Folded<S> result{rotate_norm(norm.without_gain(), q), {}};
   for (const Linear<S>& reader : readers) {
-    Matrix<double> w = detail::times_gain(reader, norm.gain());
+    Matrix<Wide<S>> w = detail::times_gain(reader, norm.gain());
     q.apply(w.data(), w.rows(), 1);
     result.readers.push_back({rounded<S>(w), reader.bias});
   }

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include <rmsfold/core/finite.hpp>
+#include <rmsfold/core/half.hpp>
 #include <rmsfold/core/tolerance.hpp>
 #include <rmsfold/group/isometry.hpp>
 
@@ -18,7 +19,7 @@ namespace rmsfold {
 /// Marks a construction whose invariant is already proved by the caller.
 struct Unchecked {};
 
-/// How far a square matrix is from orthogonal: largest entries of \f$|Q^TQ-I|\f$ and \f$|QQ^T-I|\f$, summed in `double`; NaN when an entry is not finite.
+/// How far a square matrix is from orthogonal: largest entries of \f$|Q^TQ-I|\f$ and \f$|QQ^T-I|\f$, summed in `double` or wider; NaN when an entry is not finite.
 struct OrthogonalityResidual {
   double columns = 0;  ///< \f$\max|Q^TQ-I|\f$
   double rows = 0;     ///< \f$\max|QQ^T-I|\f$
@@ -29,16 +30,17 @@ struct OrthogonalityResidual {
 /// Both residuals of `q`. A matrix whose rows are scaled by 1.0005 has a small one and a large one, so both are needed. @par Cost two products of n^3.
 template <DenseExpr D>
 [[nodiscard]] OrthogonalityResidual orthogonality_residual(const D& q) {
-  const Matrix<double> wide = q.derived().template cast<double>();
+  using T = Wide<typename D::Scalar>;
+  const Matrix<T> wide = q.derived().template cast<T>();
   if (first_non_finite(wide.data(), wide.size()) >= 0) {
     const double nan = std::numeric_limits<double>::quiet_NaN();
     return {nan, nan};
   }
-  const auto residual = [&](const Matrix<double>& gram) {
-    return gram.size() == 0 ? 0.0 : (gram - Matrix<double>::Identity(gram.rows(), gram.cols())).cwiseAbs().maxCoeff();
+  const auto residual = [&](const Matrix<T>& gram) {
+    return gram.size() == 0 ? 0.0 : static_cast<double>(T((gram - Matrix<T>::Identity(gram.rows(), gram.cols())).cwiseAbs().maxCoeff()));
   };
-  const Matrix<double> columns = wide.transpose() * wide;
-  const Matrix<double> rows = wide * wide.transpose();
+  const Matrix<T> columns = wide.transpose() * wide;
+  const Matrix<T> rows = wide * wide.transpose();
   return {residual(columns), residual(rows)};
 }
 
@@ -63,8 +65,8 @@ class Orthogonal {
           "a scaled rotation is not absorbed by a norm either, since eps > 0 fixes the scale",
           r.columns, r.rows, tolerance);
     }
-    // The measured residual, and what summing n products in double may hide of it; n times the largest entry bounds the norm.
-    defect_ = static_cast<double>(dim()) * (r.worst() + gamma_n(static_cast<double>(dim()), 0x1p-53));
+    // The measured residual, and what summing n products may hide of it; n times the largest entry bounds the norm.
+    defect_ = static_cast<double>(dim()) * (r.worst() + gamma_n(static_cast<double>(dim()), unit_roundoff<Wide<S>>()));
   }
 
   /// Takes `q` as it is. @pre `orthogonality_residual(q).worst() <= orthogonality_tolerance<S>(n)`, by construction.
@@ -86,7 +88,7 @@ class Orthogonal {
     // fl(AB) = AB + E with |E| ≤ γ_n |A||B|, so ‖E‖ ≤ nγ_n; ‖AB‖² ≤ (1 + a)(1 + b).
     const double n = static_cast<double>(a.dim());
     const double exact = (1 + a.defect_) * (1 + b.defect_) - 1;
-    const double rounding = n * gamma_n(n, static_cast<double>(std::numeric_limits<S>::epsilon()) / 2) * (1 + exact);
+    const double rounding = n * gamma_n(n, unit_roundoff<S>()) * (1 + exact);
     return Orthogonal(a.q_ * b.q_, Unchecked{}, exact + 2 * (1 + exact) * rounding + rounding * rounding);
   }
 
@@ -136,21 +138,22 @@ class Orthogonal {
   double defect_;
 };
 
-/// Rounds an n x n matrix that was orthogonal to within `defect` in double: the entries move by u relative, so the matrix by at most \f$u\sqrt n\f$ in norm.
-template <Real S>
-[[nodiscard]] Orthogonal<S> rounded_orthogonal(const Matrix<double>& q, double defect) {
-  const double moved = std::same_as<S, float> ? 0x1p-24 * std::sqrt(static_cast<double>(q.rows()) * (1 + defect)) : 0;
+/// Rounds an n x n matrix that was orthogonal to within `defect` in T: the entries move by u relative, so the matrix by at most \f$u\sqrt n\f$ in norm.
+template <Real S, Real T>
+[[nodiscard]] Orthogonal<S> rounded_orthogonal(const Matrix<T>& q, double defect) {
+  const double moved = unit_roundoff<S>() > unit_roundoff<T>() ? unit_roundoff<S>() * std::sqrt(static_cast<double>(q.rows()) * (1 + defect)) : 0;
   return Orthogonal<S>(Matrix<S>(q.template cast<S>()), Unchecked{}, defect + 2 * (1 + defect) * moved + moved * moved);
 }
 
 static_assert(Isometry<Orthogonal<double>> && !ExactIsometry<Orthogonal<double>>);
 
-/// Any rotation, written out densely in `S`. @par Cost n rows of `apply`.
+/// Any rotation, written out densely in `S`: exact for signed permutations and what is built of them. @par Cost n rows of `apply`.
 template <Real S, Isometry G>
 [[nodiscard]] Orthogonal<S> to_orthogonal(const G& q) {
+  if constexpr (ExactIsometry<G>) return Orthogonal<S>(matrix_of<S>(q), Unchecked{}, 0);
   const double n = static_cast<double>(q.dim());
-  const double applied = std::sqrt(n) * std::sqrt(n) * gamma_n(q.error_terms(), 0x1p-53);  // n rows, each within √n γ
-  return rounded_orthogonal<S>(matrix_of<double>(q), q.orthogonality_defect() + 2 * (1 + q.orthogonality_defect()) * applied + applied * applied);
+  const double applied = std::sqrt(n) * std::sqrt(n) * gamma_n(q.error_terms(), unit_roundoff<Wide<S>>());  // n rows, each within √n γ
+  return rounded_orthogonal<S>(matrix_of<Wide<S>>(q), q.orthogonality_defect() + 2 * (1 + q.orthogonality_defect()) * applied + applied * applied);
 }
 
 }  // namespace rmsfold

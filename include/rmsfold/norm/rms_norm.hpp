@@ -12,6 +12,7 @@
 #include <rmsfold/core/error.hpp>
 #include <rmsfold/core/finite.hpp>
 #include <rmsfold/core/half.hpp>
+#include <rmsfold/norm/gain_convention.hpp>
 #include <rmsfold/tensor/matrix.hpp>
 
 namespace rmsfold {
@@ -19,35 +20,40 @@ namespace rmsfold {
 namespace detail {
 
 /// \f$1/\sqrt{\overline{x^2}+\epsilon}\f$ as a product of two factors: a power of two, 1 unless the squares leave the range of the type, and the rest.
-template <class Wide>
+template <Real T>
 struct InverseRms {
-  Wide power = 1;
-  Wide rest = 0;
+  T power{1};
+  T rest{0};
 };
 
 /// The squares are summed in `double` or wider; a zero row with eps = 0 gets 0, so that it gives zeros.
 template <DenseExpr D>
 [[nodiscard]] auto inverse_rms(const D& row, double eps) {
-  using Wide = std::conditional_t<std::same_as<typename D::Scalar, long double>, long double, double>;
-  using Limits = std::numeric_limits<Wide>;
-  const auto square = [&](Wide power) {
-    Wide sum = 0;
+  using std::sqrt;
+  using T = Wide<typename D::Scalar>;
+  const auto square = [&](const T& power) {
+    T sum{0};
     for (Index j = 0; j < row.size(); ++j) {
-      const Wide x = static_cast<Wide>(row[j]) * power;
+      const T x = static_cast<T>(row[j]) * power;
       sum += x * x;
     }
-    return sum / static_cast<Wide>(row.size()) + static_cast<Wide>(eps) * power * power;
+    return T(sum / static_cast<T>(row.size()) + static_cast<T>(eps) * power * power);
   };
-  InverseRms<Wide> result;
-  Wide s = square(1);
-  if (!(s >= (Limits::min)() / Limits::epsilon() && s <= (Limits::max)())) {  // once more, with the largest of the entries and sqrt(eps) near 1
-    Wide largest = std::sqrt(static_cast<Wide>(eps));
-    for (Index j = 0; j < row.size(); ++j) largest = (std::max)(largest, std::fabs(static_cast<Wide>(row[j])));
-    if (!(largest > 0)) return result;
-    result.power = std::ldexp(Wide{1}, std::clamp(-std::ilogb(largest), Limits::min_exponent, Limits::max_exponent - 1));
-    s = square(result.power);
+  InverseRms<T> result;
+  T s = square(T{1});
+  if constexpr (std::floating_point<T>) {
+    using Limits = std::numeric_limits<T>;
+    if (!(s >= (Limits::min)() / Limits::epsilon() && s <= (Limits::max)())) {  // once more, with the largest of the entries and sqrt(eps) near 1
+      T largest = std::sqrt(static_cast<T>(eps));
+      for (Index j = 0; j < row.size(); ++j) largest = (std::max)(largest, std::fabs(static_cast<T>(row[j])));
+      if (!(largest > 0)) return result;
+      result.power = std::ldexp(T{1}, std::clamp(-std::ilogb(largest), Limits::min_exponent, Limits::max_exponent - 1));
+      s = square(result.power);
+    }
+  } else if (s == T{0}) {
+    return result;
   }
-  result.rest = 1 / std::sqrt(s);
+  result.rest = T{1} / sqrt(s);
   return result;
 }
 
@@ -98,19 +104,25 @@ class UnitRMSNorm {
 /// RMSNorm with a learned gain: \f$\mathrm{RMSNorm}_g(x) = \mathrm{rms}(x)\odot g\f$.
 ///
 /// It may be transported by a `SignedPermutation`; a dense rotation does not commute with \f$\mathrm{diag}(g)\f$ and does not compile: `fold_gain` first.
-/// @tparam S  storage scalar of the gain.
+/// @tparam S  storage scalar of the weight that the gain is stored as.
 template <Storage S>
 class RMSNorm {
  public:
-  /// @throws ShapeError when the gain is empty; InvariantError when eps is negative or not finite.
-  RMSNorm(RowVector<S> gain, double eps) : unit_(gain.size(), eps), gain_(std::move(gain)) {}
+  /// @param weight  w, as stored.
+  /// @throws ShapeError when it is empty; InvariantError when eps is negative or not finite.
+  RMSNorm(RowVector<S> weight, double eps, GainConvention convention = GainConvention::plain)
+      : unit_(weight.size(), eps), weight_(std::move(weight)), convention_(convention) {}
 
   /// Length of the rows it normalises.
   [[nodiscard]] Index dim() const noexcept { return unit_.dim(); }
   /// eps, inside the root.
   [[nodiscard]] double eps() const noexcept { return unit_.eps(); }
-  /// g.
-  [[nodiscard]] const RowVector<S>& gain() const noexcept { return gain_; }
+  /// w, as stored.
+  [[nodiscard]] const RowVector<S>& weight() const noexcept { return weight_; }
+  /// How w gives g.
+  [[nodiscard]] GainConvention convention() const noexcept { return convention_; }
+  /// g, as a runtime forms it from w.
+  [[nodiscard]] RowVector<Wide<S>> gain() const { return gain_of(weight_, convention_); }
   /// The same norm without its gain; not the same function unless g = 1: use `fold_gain`, which gives the gain to the readers.
   [[nodiscard]] const UnitRMSNorm<S>& without_gain() const noexcept { return unit_; }
 
@@ -118,14 +130,16 @@ class RMSNorm {
   template <DenseExpr D>
   [[nodiscard]] Matrix<typename D::Scalar> apply(const D& x) const {
     using T = typename D::Scalar;
+    const RowVector<Wide<S>> g = gain();
     Matrix<T> y = unit_.apply(x);
-    for (Index j = 0; j < dim(); ++j) y.col(j) *= static_cast<T>(to_double(gain_[j]));
+    for (Index j = 0; j < dim(); ++j) y.col(j) *= static_cast<T>(g[j]);
     return y;
   }
 
  private:
   UnitRMSNorm<S> unit_;
-  RowVector<S> gain_;
+  RowVector<S> weight_;
+  GainConvention convention_;
 };
 
 }  // namespace rmsfold

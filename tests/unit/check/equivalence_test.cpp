@@ -195,7 +195,7 @@ TEMPLATE_TEST_CASE("checker: what is not finite fails, wherever it is", "[check]
     in_bias.readers[0].bias->coeffRef(4) = round_to<TestType>(bad);
     CHECK(fails(in_bias).gain_folded.worst_output() == 4);
     Site<TestType> in_gain = good;
-    RowVector<TestType> gain = good.norm.gain();
+    RowVector<TestType> gain = good.norm.weight();
     gain[11] = round_to<TestType>(bad);
     in_gain.norm = RMSNorm<TestType>(gain, 1e-6);
     fails(in_gain);
