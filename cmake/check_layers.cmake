@@ -1,6 +1,7 @@
 # Checks the floors: cmake -D SOURCE_DIR=<repository> -P cmake/check_layers.cmake
 # Every header includes only <rmsfold/...> of its own folder and of those listed for it, so a lower floor knows nothing of a higher one;
-# the explicit lists of headers equal the folders; each umbrella includes all of its floors.
+# the explicit lists of headers equal the folders; each umbrella includes all of its floors but the leaves, which nothing includes: headers
+# that instantiate a decomposition of Eigen, and would cost everybody its compile time.
 cmake_minimum_required(VERSION 3.25)
 set(include_dir ${SOURCE_DIR}/include/rmsfold)
 
@@ -17,6 +18,8 @@ set(library_folders core tensor group norm fold check)
 set(model_folders io model)
 
 set(failures "")
+set(leaves "")
+set(all_includes "")
 macro(fail text)
   list(APPEND failures "${text}")
 endmacro()
@@ -34,6 +37,10 @@ foreach(folder IN LISTS library_folders model_folders)
   foreach(header IN LISTS headers)
     file(RELATIVE_PATH name ${SOURCE_DIR}/include ${header})
     includes_of(includes ${header})
+    if(folder IN_LIST library_folders AND "${includes}" MATCHES "<Eigen/(Eigenvalues|SVD|QR|LU|Cholesky|Dense)>")
+      list(APPEND leaves <${name}>)
+    endif()
+    list(APPEND all_includes ${includes})
     foreach(include IN LISTS includes)
       if(include MATCHES "^\"")
         fail("${name} includes ${include}: write <rmsfold/...>")
@@ -50,6 +57,12 @@ foreach(folder IN LISTS library_folders model_folders)
       endif()
     endforeach()
   endforeach()
+endforeach()
+
+foreach(leaf IN LISTS leaves)
+  if(leaf IN_LIST all_includes)
+    fail("${leaf} instantiates a decomposition: no other header may include it")
+  endif()
 endforeach()
 
 # The lists that are installed, the folders, and the umbrellas.
@@ -70,7 +83,11 @@ foreach(umbrella library model)
     list(APPEND expected ${headers})
     foreach(header IN LISTS headers)
       string(REGEX REPLACE "^include/" "" name ${header})
-      if(NOT "<${name}>" IN_LIST included)
+      if("<${name}>" IN_LIST leaves)
+        if("<${name}>" IN_LIST included)
+          fail("${umbrella_header} includes the leaf <${name}>")
+        endif()
+      elseif(NOT "<${name}>" IN_LIST included)
         fail("${umbrella_header} misses <${name}>")
       endif()
     endforeach()

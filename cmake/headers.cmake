@@ -15,22 +15,49 @@ set(rmsfold_headers
   include/rmsfold/tensor/matrix.hpp
   include/rmsfold/tensor/shape.hpp
   include/rmsfold/group/block_diagonal.hpp
+  include/rmsfold/group/embed.hpp
+  include/rmsfold/group/finite_field.hpp
+  include/rmsfold/group/fixes_ones.hpp
   include/rmsfold/group/gauge.hpp
   include/rmsfold/group/haar.hpp
   include/rmsfold/group/hadamard.hpp
+  include/rmsfold/group/hadamard_fixing_ones.hpp
+  include/rmsfold/group/hadamard_matrix.hpp
   include/rmsfold/group/isometry.hpp
+  include/rmsfold/group/kronecker.hpp
   include/rmsfold/group/orthogonal.hpp
+  include/rmsfold/group/pca.hpp
+  include/rmsfold/group/permutation.hpp
   include/rmsfold/group/polar.hpp
+  include/rmsfold/group/procrustes.hpp
+  include/rmsfold/group/sign_flip.hpp
   include/rmsfold/group/signed_permutation.hpp
+  include/rmsfold/norm/cast_order.hpp
   include/rmsfold/norm/gain_convention.hpp
+  include/rmsfold/norm/gated_rms_norm.hpp
+  include/rmsfold/norm/layer_norm.hpp
+  include/rmsfold/norm/per_head.hpp
   include/rmsfold/norm/rms_norm.hpp
+  include/rmsfold/fold/autoencoder.hpp
+  include/rmsfold/fold/block.hpp
+  include/rmsfold/fold/cancellation.hpp
+  include/rmsfold/fold/centre.hpp
+  include/rmsfold/fold/deferred.hpp
   include/rmsfold/fold/gain.hpp
+  include/rmsfold/fold/gated.hpp
   include/rmsfold/fold/heads.hpp
+  include/rmsfold/fold/latent.hpp
+  include/rmsfold/fold/layer_norm.hpp
   include/rmsfold/fold/linear.hpp
+  include/rmsfold/fold/lora.hpp
+  include/rmsfold/fold/optimizer.hpp
   include/rmsfold/fold/rotate.hpp
+  include/rmsfold/fold/transport.hpp
+  include/rmsfold/check/block.hpp
   include/rmsfold/check/equivalence.hpp
   include/rmsfold/check/metrics.hpp
-  include/rmsfold/check/report.hpp)
+  include/rmsfold/check/report.hpp
+  include/rmsfold/check/top_k.hpp)
 set(rmsfold_model_headers
   include/rmsfold/model.hpp
   include/rmsfold/io/checkpoint.hpp

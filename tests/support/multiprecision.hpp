@@ -31,11 +31,11 @@ using Digits100 = boost::multiprecision::number<boost::multiprecision::cpp_bin_f
 /// Exact.
 using Rational = boost::multiprecision::number<boost::multiprecision::cpp_rational_backend, boost::multiprecision::et_off>;
 
-/// An orthogonal matrix of S, neither symmetric nor sparse: a product of two reflections in small integer vectors, which in rationals is exactly orthogonal.
+/// An orthogonal matrix of S, neither symmetric nor sparse: a product of reflections in small integer vectors, which in rationals is exactly orthogonal.
 template <Real S>
-Orthogonal<S> two_reflections(Index n, Random& random) {
+Orthogonal<S> product_of_reflections(Index n, Random& random) {
   Matrix<S> q = Matrix<S>::Identity(n, n);
-  for (int reflection = 0; reflection < 2; ++reflection) {
+  for (int reflection = 0; reflection < 4; ++reflection) {
     RowVector<S> v(n);
     for (Index i = 0; i < n; ++i) v[i] = S(static_cast<double>(random.below(9) + 1) * random.sign());
     const Matrix<S> projection = q * v.transpose();

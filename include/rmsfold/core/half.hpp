@@ -15,18 +15,18 @@ namespace rmsfold {
 
 /// IEEE 754 binary16: 1 sign, 5 exponent, 10 fraction bits. Storage only: it has no arithmetic, so none can be written by accident.
 struct F16 {
-  std::uint16_t bits = 0;
-  static constexpr int exponent_bits = 5;
-  static constexpr int fraction_bits = 10;
+  std::uint16_t bits = 0;                   ///< sign, exponent, fraction
+  static constexpr int exponent_bits = 5;   ///< width of the exponent
+  static constexpr int fraction_bits = 10;  ///< width of the fraction
   /// Same bits.
   friend constexpr bool operator==(F16, F16) = default;
 };
 
 /// bfloat16: 1 sign, 8 exponent, 7 fraction bits. Storage only.
 struct BF16 {
-  std::uint16_t bits = 0;
-  static constexpr int exponent_bits = 8;
-  static constexpr int fraction_bits = 7;
+  std::uint16_t bits = 0;                  ///< sign, exponent, fraction
+  static constexpr int exponent_bits = 8;  ///< width of the exponent
+  static constexpr int fraction_bits = 7;  ///< width of the fraction
   /// Same bits.
   friend constexpr bool operator==(BF16, BF16) = default;
 };

@@ -17,8 +17,11 @@ namespace rmsfold {
 template <Isometry G>
 class BlockDiagonal {
  public:
-  /// The smallest group of the lattice that holds every value of this type.
-  static constexpr Gauge gauge = G::gauge;
+  /// The smallest group of the lattice that holds every value of this type: each block may have a sign of its own, so "up to one global sign" is lost,
+  /// \f$\mathrm{diag}(P,-P)\f$, and with it the ones vector.
+  static constexpr Gauge gauge = G::gauge == Gauge::permutation_up_to_sign ? Gauge::signed_permutation
+                                 : G::gauge == Gauge::fixes_ones           ? Gauge::orthogonal
+                                                                           : Gauge{G::gauge};
 
   /// @throws ShapeError when there is no block or the dimensions differ.
   explicit BlockDiagonal(std::vector<G> blocks) : blocks_(std::move(blocks)) {
@@ -72,13 +75,17 @@ class BlockDiagonal {
   }
 
   /// The worst block's.
-  [[nodiscard]] double orthogonality_defect() const noexcept {
+  [[nodiscard]] double orthogonality_defect() const {
     double worst = 0;
     for (const G& block : blocks_) worst = (std::max)(worst, static_cast<double>(block.orthogonality_defect()));
     return worst;
   }
-  /// A block's.
-  [[nodiscard]] double error_terms() const noexcept { return blocks_.front().error_terms(); }
+  /// The worst block's.
+  [[nodiscard]] double error_terms() const {
+    double worst = 0;
+    for (const G& block : blocks_) worst = (std::max)(worst, static_cast<double>(block.error_terms()));
+    return worst;
+  }
 
  private:
   std::vector<G> blocks_;

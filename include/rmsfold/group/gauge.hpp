@@ -31,6 +31,13 @@ enum class Gauge { identity, permutation, permutation_up_to_sign, signed_permuta
   return Gauge::permutation_up_to_sign;
 }
 
+/// Smallest group of the lattice that contains both.
+[[nodiscard]] constexpr Gauge join(Gauge a, Gauge b) noexcept {
+  if (contains(a, b)) return a;
+  if (contains(b, a)) return b;
+  return Gauge::orthogonal;
+}
+
 /// As a user reads it.
 [[nodiscard]] constexpr std::string_view name_of(Gauge gauge) noexcept {
   constexpr std::array<std::string_view, 6> names{"identity only",       "permutations", "permutations up to one global sign",

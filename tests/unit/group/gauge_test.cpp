@@ -13,6 +13,7 @@ namespace {
 constexpr Gauge all[] = {Gauge::identity,           Gauge::permutation, Gauge::permutation_up_to_sign,
                          Gauge::signed_permutation, Gauge::fixes_ones,  Gauge::orthogonal};
 constexpr const char* meet_table[] = {"iiiiii", "ippppp", "ipuuuu", "ipusus", "ipuuff", "ipusfo"};
+constexpr const char* join_table[] = {"ipusfo", "ppusfo", "uuusfo", "ssssoo", "fffofo", "oooooo"};
 
 Gauge from_letter(char letter) {
   switch (letter) {
@@ -40,6 +41,7 @@ TEST_CASE("gauge: all pairs against the table", "[group]") {
       const Gauge expected = from_letter(meet_table[a][b]);
       CHECK(intersect(all[a], all[b]) == expected);
       CHECK(contains(all[a], all[b]) == (expected == all[b]));
+      CHECK(join(all[a], all[b]) == from_letter(join_table[a][b]));
     }
   }
 }
@@ -57,6 +59,17 @@ TEST_CASE("gauge: intersect is the meet of the order that contains defines", "[g
         CHECK((!(contains(a, b) && contains(b, c)) || contains(a, c)));
         CHECK(intersect(intersect(a, b), c) == intersect(a, intersect(b, c)));
       }
+    }
+  }
+}
+
+TEST_CASE("gauge: join is the least upper bound", "[group]") {
+  for (const Gauge a : all) {
+    for (const Gauge b : all) {
+      const Gauge both = join(a, b);
+      CHECK((contains(both, a) && contains(both, b)));
+      CHECK(intersect(a, both) == a);
+      for (const Gauge c : all) CHECK((!(contains(c, a) && contains(c, b)) || contains(c, both)));
     }
   }
 }

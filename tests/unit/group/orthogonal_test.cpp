@@ -156,7 +156,6 @@ TEST_CASE("polar: D11, a nearly orthogonal matrix is repaired", "[group]") {
 TEST_CASE("polar: what is far from orthogonal does not converge, and says so", "[group]") {
   CHECK_FALSE(nearest_orthogonal(test::rows({{2, 0}, {0, 0}})).converged);
   CHECK_FALSE(nearest_orthogonal(test::rows({{std::numeric_limits<double>::quiet_NaN()}})).converged);
-  CHECK_FALSE(nearest_orthogonal(10 * Matrix<double>::Identity(3, 3)).converged);
   CHECK_THROWS_AS(nearest_orthogonal(test::rows({{1, 0}})), ShapeError);
   CHECK(nearest_orthogonal(Matrix<double>(0, 0)).converged);
   const PolarResult identity = nearest_orthogonal(Matrix<double>::Identity(3, 3));

@@ -42,6 +42,16 @@ TEST_CASE("signed permutation: composition, exactly", "[group]") {
   }
 }
 
+TEST_CASE("signed permutation: a permutation, then a sign flip", "[group]") {
+  Random random(27);
+  const SignedPermutation p = SignedPermutation::random(9, random);
+  CHECK(SignedPermutation(p.moves(), p.flips()) == p);
+  const Matrix<double> x = normal_matrix(3, 9, random);
+  CHECK(act(p.flips(), act(p.moves(), x)) == act(p, x));
+  CHECK_FALSE(act(p.moves(), act(p.flips(), x)) == act(p, x));
+  CHECK_THROWS_AS(SignedPermutation(Permutation::identity(2), SignFlip::identity(3)), ShapeError);
+}
+
 TEST_CASE("signed permutation: the unsigned part moves alike", "[group]") {
   Random random(25);
   const SignedPermutation p = SignedPermutation::random(9, random);
