@@ -58,7 +58,7 @@ template <DenseExpr D>
 }
 
 inline void check_eps(double eps) {
-  if (!is_finite(eps) || !(eps >= 0)) raise<InvariantError>("RMSNorm: eps = {} must be finite and not negative", eps);
+  if (!is_finite(eps) || !(eps >= 0)) raise<InvariantError>("norm: eps = {} must be finite and not negative", eps);
 }
 
 }  // namespace detail
