@@ -4,9 +4,11 @@
 /// The library without files and models: norms, rotations, folds and the equivalence checker. Needs Eigen and fmt.
 
 // IWYU pragma: begin_exports
+#include <rmsfold/check/block.hpp>
 #include <rmsfold/check/equivalence.hpp>
 #include <rmsfold/check/metrics.hpp>
 #include <rmsfold/check/report.hpp>
+#include <rmsfold/check/top_k.hpp>
 #include <rmsfold/core/checked.hpp>
 #include <rmsfold/core/concepts.hpp>
 #include <rmsfold/core/error.hpp>
@@ -15,19 +17,42 @@
 #include <rmsfold/core/parallel.hpp>
 #include <rmsfold/core/random.hpp>
 #include <rmsfold/core/tolerance.hpp>
+#include <rmsfold/fold/autoencoder.hpp>
+#include <rmsfold/fold/block.hpp>
+#include <rmsfold/fold/cancellation.hpp>
+#include <rmsfold/fold/centre.hpp>
+#include <rmsfold/fold/deferred.hpp>
 #include <rmsfold/fold/gain.hpp>
+#include <rmsfold/fold/gated.hpp>
 #include <rmsfold/fold/heads.hpp>
+#include <rmsfold/fold/latent.hpp>
+#include <rmsfold/fold/layer_norm.hpp>
 #include <rmsfold/fold/linear.hpp>
+#include <rmsfold/fold/lora.hpp>
+#include <rmsfold/fold/optimizer.hpp>
 #include <rmsfold/fold/rotate.hpp>
+#include <rmsfold/fold/transport.hpp>
 #include <rmsfold/group/block_diagonal.hpp>
+#include <rmsfold/group/embed.hpp>
+#include <rmsfold/group/finite_field.hpp>
+#include <rmsfold/group/fixes_ones.hpp>
 #include <rmsfold/group/gauge.hpp>
 #include <rmsfold/group/haar.hpp>
 #include <rmsfold/group/hadamard.hpp>
+#include <rmsfold/group/hadamard_fixing_ones.hpp>
+#include <rmsfold/group/hadamard_matrix.hpp>
 #include <rmsfold/group/isometry.hpp>
+#include <rmsfold/group/kronecker.hpp>
 #include <rmsfold/group/orthogonal.hpp>
+#include <rmsfold/group/permutation.hpp>
 #include <rmsfold/group/polar.hpp>
+#include <rmsfold/group/sign_flip.hpp>
 #include <rmsfold/group/signed_permutation.hpp>
+#include <rmsfold/norm/cast_order.hpp>
 #include <rmsfold/norm/gain_convention.hpp>
+#include <rmsfold/norm/gated_rms_norm.hpp>
+#include <rmsfold/norm/layer_norm.hpp>
+#include <rmsfold/norm/per_head.hpp>
 #include <rmsfold/norm/rms_norm.hpp>
 #include <rmsfold/tensor/convert.hpp>
 #include <rmsfold/tensor/dtype.hpp>

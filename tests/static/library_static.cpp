@@ -21,7 +21,7 @@ concept Ordered = requires(A a, B b) {
 
 // Storage scalars: stored, not computed with, and not mistaken for numbers.
 static_assert(Storage<double> && Storage<float> && Storage<F16> && Storage<BF16>);
-static_assert(!Storage<int> && !Storage<long double> && !Storage<std::uint16_t>);
+static_assert(!Storage<int> && Storage<long double> && !Storage<std::uint16_t>);
 static_assert(Half<F16> && Half<BF16> && !Half<float>);
 static_assert(Real<long double> && !Real<F16>);
 static_assert(!Added<F16> && !Multiplied<BF16> && !Added<F16, float> && !Multiplied<BF16, double> && !Ordered<F16>);
@@ -30,6 +30,8 @@ static_assert(!std::is_convertible_v<F16, float> && !std::is_convertible_v<float
               !std::is_convertible_v<F16, BF16>);
 static_assert(sizeof(F16) == 2 && sizeof(BF16) == 2 && std::is_trivially_copyable_v<F16>);
 static_assert(std::same_as<Compute<BF16>, float> && std::same_as<Compute<double>, double>);
+static_assert(std::same_as<Wide<BF16>, double> && std::same_as<Wide<float>, double> &&
+              std::same_as<Wide<long double>, long double>);
 static_assert(round_to<BF16>(1.0).bits == 0x3f80 && round_to<F16>(65504.0).bits == 0x7bff &&
               to_double(F16{0x3c00}) == 1);
 static_assert(!is_finite(std::numeric_limits<double>::quiet_NaN()) && is_finite(0.0));
@@ -48,7 +50,15 @@ static_assert(Isometry<SignedPermutation> && Isometry<Hadamard> && Isometry<Orth
 static_assert(Isometry<BlockDiagonal<SignedPermutation>> && Isometry<BlockDiagonal<Hadamard>> &&
               Isometry<BlockDiagonal<Orthogonal<double>>>);
 static_assert(!Isometry<NoInverse> && !Isometry<Matrix<double>> && !Isometry<double>);
+static_assert(Isometry<SignFlip> && Isometry<Permutation> && Isometry<HadamardFixingOnes> &&
+              Isometry<FixesOnes<Orthogonal<double>>> && Isometry<Kronecker<Hadamard, SignedPermutation>>);
 static_assert(ExactIsometry<SignedPermutation> && ExactIsometry<BlockDiagonal<SignedPermutation>>);
+static_assert(ExactIsometry<SignFlip> && ExactIsometry<Permutation> &&
+              ExactIsometry<Kronecker<Permutation, SignFlip>> && ExactIsometry<FixesOnes<SignedPermutation>>);
+static_assert(!ExactIsometry<HadamardFixingOnes> && !ExactIsometry<FixesOnes<Orthogonal<double>>> &&
+              !ExactIsometry<Kronecker<Permutation, Hadamard>>);
+static_assert(!std::is_convertible_v<Orthogonal<double>, FixesOnes<Orthogonal<double>>> &&
+              !std::is_convertible_v<Permutation, SignedPermutation>);
 static_assert(!ExactIsometry<Hadamard> && !ExactIsometry<Orthogonal<double>> &&
               !ExactIsometry<BlockDiagonal<Hadamard>>);
 static_assert(!std::is_convertible_v<Matrix<double>, Orthogonal<double>>);

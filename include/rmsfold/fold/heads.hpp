@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 /// @file
-/// Per-head rotation of the value / output pair: a gauge that attention weights cannot see.
+/// The value / output pair of an attention layer: its per-head rotation, a gauge that attention weights cannot see, and its bias.
 
 #include <utility>
 
@@ -32,6 +32,43 @@ template <Storage S, Isometry G>
     detail::raise<ShapeError>("output projection reads {} channels, not a multiple of the {} of all kv heads", pair.output.in(), kv_width);
   }
   return {rotate_writer(pair.value, r), rotate_reader(pair.output, r.repeated(pair.output.in() / kv_width))};
+}
+
+/// What the attention weights of one query sum to.
+enum class AttentionRows {
+  sum_to_one,  ///< a softmax over the keys
+  less,        ///< a softmax with a sink logit or a zero pad (gpt-oss), or an output gate
+};
+
+/// \f$b_o' = b_o + \bar b_vW_o^T,\ b_v' = 0\f$, \f$\bar b_v\f$ the value bias of the kv head that each query head reads: exact where the attention weights of a query
+/// sum to one, since a constant value then passes attention unchanged.
+///
+/// @param head_dim  channels of one head.
+/// @returns the pair with an output bias and without a value bias; as it was when there is none.
+/// @throws RefusedError when rows do not sum to one; ShapeError when the sizes do not fit; RangeError when the bias overflows `S`.
+template <Storage S>
+[[nodiscard]] ValueOutput<S> fold_value_bias(const ValueOutput<S>& pair, Index head_dim, AttentionRows rows) {
+  if (!pair.value.bias) return pair;
+  if (rows != AttentionRows::sum_to_one) {
+    detail::raise<RefusedError>("a value bias cannot move behind attention whose rows do not sum to one (sink logits, zero pads, output gates): leave it");
+  }
+  const Index kv_width = pair.value.out();
+  const Index width = pair.output.in();
+  if (pair.value.bias->size() != kv_width || head_dim < 1 || kv_width % head_dim != 0 || width % kv_width != 0) {
+    detail::raise<ShapeError>("value width {} (bias {}), output width {}, heads of {}: these do not fit", kv_width, pair.value.bias->size(), width, head_dim);
+  }
+  const RowVector<Wide<S>> bias = widened(*pair.value.bias);
+  RowVector<Wide<S>> repeated(width);
+  const Index group = width / kv_width;  // query heads per kv head
+  for (Index head = 0; head < width / head_dim; ++head) {
+    repeated.segment(head * head_dim, head_dim) = bias.segment(head / group * head_dim, head_dim);
+  }
+  RowVector<Wide<S>> moved = repeated * widened(pair.output.weight).transpose();
+  if (pair.output.bias) moved += widened(*pair.output.bias);
+  ValueOutput<S> result = pair;
+  result.value.bias.reset();
+  result.output.bias = rounded<S>(moved);
+  return result;
 }
 
 }  // namespace rmsfold

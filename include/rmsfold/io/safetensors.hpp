@@ -459,8 +459,7 @@ class SafetensorsWriter {
     file_.write_exact(data_begin_ + tensor.begin + offset, bytes);
   }
 
-  /// The same, by name. @par Cost linear in the number of tensors. @throws ShapeError when there is no such tensor; as
-  /// above
+  /// The same, by name. @throws ShapeError when there is no such tensor; as above. @par Cost linear in the number of tensors.
   void write(std::string_view name, std::uint64_t offset, std::span<const std::byte> bytes) {
     const auto found = std::find_if(header_.tensors.begin(), header_.tensors.end(),
                                     [&](const TensorInfo& tensor) { return tensor.name == name; });

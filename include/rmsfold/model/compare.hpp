@@ -23,7 +23,8 @@ struct TensorComparison {
   std::uint64_t entries = 0;    ///< compared
   std::uint64_t failures = 0;   ///< entries beyond the bound
   double worst = 0;             ///< largest measured / bound (for exact tensors: in units of the last place)
-  Index row = 0, col = 0;       ///< of the worst entry
+  Index row = 0;                ///< of the worst entry
+  Index col = 0;                ///< of the worst entry
   double expected = 0;          ///< there
   double found = 0;             ///< there
   Index single_column = -1;     ///< when all failures lie in one column of a matrix: which

@@ -44,8 +44,14 @@ struct Node {
 
 /// Numbers of config.json that shapes and the forward pass need.
 struct Dimensions {
-  Index layers, hidden, intermediate, vocabulary, heads, kv_heads, head_dim;  ///< counts and lengths
-  double eps;                                                                  ///< of every norm, inside the root
+  Index layers;        ///< number of decoder layers
+  Index hidden;        ///< width of the residual stream
+  Index intermediate;  ///< width of the MLP
+  Index vocabulary;    ///< rows of the embedding
+  Index heads;         ///< query heads
+  Index kv_heads;      ///< key and value heads
+  Index head_dim;      ///< channels of one head
+  double eps;          ///< of every norm, inside the root
   /// Query heads per kv head.
   [[nodiscard]] Index group() const noexcept { return heads / kv_heads; }
 };

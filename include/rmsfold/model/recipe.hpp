@@ -48,9 +48,15 @@ inline constexpr std::string_view values_space = "value.{i}";
 
 /// When a family has an option.
 struct Presence {
-  enum class When { never, always, if_flag } when = When::never;  ///< how it is decided
-  std::string_view flag = {};                                      ///< key of config.json
-  bool if_absent = false;                                          ///< what an absent key means
+  /// How it is decided.
+  enum class When {
+    never,    ///< the family has not got it
+    always,   ///< it always has
+    if_flag,  ///< config.json says
+  };
+  When when = When::never;     ///< how it is decided
+  std::string_view flag = {};  ///< key of config.json
+  bool if_absent = false;      ///< what an absent key means
 };
 
 /// What one family says of an option.

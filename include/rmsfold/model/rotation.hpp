@@ -48,8 +48,11 @@ class Rotation {
   /// The smallest group of the lattice that holds every value of this type.
   static constexpr Gauge gauge = Gauge::orthogonal;
 
-  Rotation(SignedPermutation q) : q_(std::move(q)) {}   // NOLINT(google-explicit-constructor): one alternative of the variant
-  Rotation(Hadamard q) : q_(std::move(q)) {}            // NOLINT(google-explicit-constructor)
+  /// One alternative of the variant.
+  Rotation(SignedPermutation q) : q_(std::move(q)) {}   // NOLINT(google-explicit-constructor)
+  /// One alternative of the variant.
+  Rotation(Hadamard q) : q_(std::move(q)) {}  // NOLINT(google-explicit-constructor)
+  /// One alternative of the variant.
   Rotation(Orthogonal<double> q) : q_(std::move(q)) {}  // NOLINT(google-explicit-constructor)
 
   /// n.

@@ -25,9 +25,11 @@ inline constexpr std::size_t chunk_bytes = std::size_t{32} << 20;
 /// A piece of a recomputed tensor: a dense `rows x cols` block that starts at (row, col).
 template <class T>
 struct Tile {
-  const T* values;         ///< row-major
-  Index row, col;          ///< where it starts in the tensor
-  Index rows, cols;        ///< its size
+  const T* values;  ///< row-major
+  Index row;        ///< where it starts in the tensor
+  Index col;        ///< where it starts in the tensor
+  Index rows;       ///< its size
+  Index cols;       ///< its size
 };
 
 /// The factors of one tensor, bound to their numbers. A vector is a matrix of one row.
