@@ -21,7 +21,7 @@ has_tool ninja || missing+=(ninja-build)
 
 if has_tool dpkg-query && has_tool apt-get; then
   installed() { [ "$(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
-  for package in libeigen3-dev libfmt-dev nlohmann-json3-dev libxxhash-dev libcli11-dev catch2 "$@"; do
+  for package in libeigen3-dev libfmt-dev nlohmann-json3-dev libxxhash-dev libcli11-dev catch2 libboost-dev "$@"; do
     installed "$package" || missing+=("$package")
   done
   [ ${#missing[@]} -gt 0 ] || exit 0
@@ -81,6 +81,8 @@ has_header xxhash.h || lines+=("$(describe xxHash '0.8, https://xxhash.com (pack
 has_header CLI/CLI.hpp || lines+=("$(describe CLI11 '2, https://github.com/CLIUtils/CLI11 (package names: cli11-devel, cli11)')")
 has_header catch2/catch.hpp || has_header catch2/catch_all.hpp ||
   lines+=("$(describe Catch2 '2.13 or 3, https://github.com/catchorg/Catch2 (package names: catch-devel, catch2)')")
+has_header boost/multiprecision/eigen.hpp ||
+  lines+=("$(describe Boost '1.74 or newer, headers only, https://www.boost.org (package names: boost-devel, boost)')")
 for package in "$@"; do
   has_tool "$package" || lines+=("$(describe "$package" '')")
 done
