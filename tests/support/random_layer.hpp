@@ -26,12 +26,4 @@ Linear<S> random_linear(Index out, Index in, Random& random) {
   return result;
 }
 
-/// The layer's numbers, exactly.
-template <Storage S>
-Linear<double> widened_layer(const Linear<S>& layer) {
-  Linear<double> result{widened(layer.weight), std::nullopt};
-  if (layer.bias) result.bias = widened(*layer.bias);
-  return result;
-}
-
 }  // namespace rmsfold::test

@@ -45,15 +45,8 @@ template <Storage S>
 /// @throws ShapeError; RangeError when a result overflows `S`.
 template <Storage S, class Norm, Isometry G>
 [[nodiscard]] Latent<S, Norm> rotate_latent(const Latent<S, Norm>& latent, const G& q) {
-  const Index rank = latent.norm.dim();
-  if (latent.down.out() < rank) detail::raise<ShapeError>("a latent of rank {} behind a projection to {} channels", rank, latent.down.out());
-  Linear<S> head{latent.down.weight.topRows(rank), std::nullopt};
-  if (latent.down.bias) head.bias = RowVector<S>(latent.down.bias->head(rank));
-  head = rotate_writer(head, q);
-  Latent<S, Norm> result{latent.down, rotate_norm(latent.norm, q), rotate_reader(latent.up, q)};
-  result.down.weight.topRows(rank) = head.weight;
-  if (head.bias) result.down.bias->head(rank) = *head.bias;
-  return result;
+  detail::check_side(latent.norm.dim(), q.dim(), "a latent");
+  return {rotate_writer_rows(latent.down, 0, q), rotate_norm(latent.norm, q), rotate_reader(latent.up, q)};
 }
 
 }  // namespace rmsfold

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 /// @file
-/// A linear layer as checkpoints store it.
+/// A linear layer as checkpoints store it, and as factors are composed into it.
 
 #include <optional>
 #include <span>
@@ -39,6 +39,23 @@ struct Linear {
     return y;
   }
 };
+
+/// The layer's numbers in the type that factors are composed in, exactly. Folds and rotations of it round nothing to storage: apply as many as a layer takes, then
+/// `rounded<S>` once.
+template <Storage S>
+[[nodiscard]] Linear<Wide<S>> widened(const Linear<S>& layer) {
+  Linear<Wide<S>> result{widened(layer.weight), std::nullopt};
+  if (layer.bias) result.bias = widened(*layer.bias);
+  return result;
+}
+
+/// Every number of the layer rounded once to `S`. @throws RangeError when one is beyond the largest finite `S`.
+template <Storage S>
+[[nodiscard]] Linear<S> rounded(const std::type_identity_t<Linear<Wide<S>>>& layer) {
+  Linear<S> result{rounded<S>(layer.weight), std::nullopt};
+  if (layer.bias) result.bias = rounded<S>(*layer.bias);
+  return result;
+}
 
 /// A list of layers as a parameter: takes a vector, an array or a span, and leaves it to the other parameters to say what S is.
 template <Storage S>

@@ -60,6 +60,23 @@ template <Storage S, Isometry G>
   return result;
 }
 
+/// Some outputs of a fused layer, or of one whose other outputs bypass the space: the `q.dim()` rows of W, and entries of b, from `first` on.
+/// @throws ShapeError when they are not there; RangeError when a result overflows `S`.
+template <Storage S, Isometry G>
+[[nodiscard]] Linear<S> rotate_writer_rows(const Linear<S>& writer, Index first, const G& q) {
+  const Index n = q.dim();
+  if (first < 0 || n > writer.out() - first || (writer.bias && writer.bias->size() != writer.out())) {
+    detail::raise<ShapeError>("a rotation of dimension {} cannot act on outputs {} … of a layer with {} outputs", n, first, writer.out());
+  }
+  Linear<S> rows{writer.weight.middleRows(first, n), std::nullopt};
+  if (writer.bias) rows.bias = RowVector<S>(writer.bias->segment(first, n));
+  rows = rotate_writer(rows, q);
+  Linear<S> result = writer;
+  result.weight.middleRows(first, n) = rows.weight;
+  if (rows.bias) result.bias->segment(first, n) = *rows.bias;
+  return result;
+}
+
 /// An embedding table `[vocab, n]`, whose rows are vectors of the stream: \f$E' = EQ\f$. @throws ShapeError; RangeError.
 template <Storage S, Isometry G>
 [[nodiscard]] Matrix<S> rotate_embedding(const Matrix<S>& table, const G& q) {

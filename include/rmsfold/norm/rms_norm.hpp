@@ -142,4 +142,10 @@ class RMSNorm {
   GainConvention convention_;
 };
 
+/// The same function with its gain in the type that factors are composed in, exactly: for folds into widened layers.
+template <Storage S>
+[[nodiscard]] RMSNorm<Wide<S>> widened(const RMSNorm<S>& norm) {
+  return RMSNorm<Wide<S>>(norm.gain(), norm.eps());
+}
+
 }  // namespace rmsfold

@@ -78,8 +78,8 @@ TEMPLATE_LIST_TEST_CASE("identity 9: values and outputs rotated head by head", "
   const Matrix<double> want = pair.output.apply(attend(attention, pair.value.apply(x)));
   const Roundings rounding = test::roundings<S>(r, 0);
   const auto judge = [&](const ValueOutput<S>& path) {
-    const Linear<double> value = test::widened_layer(path.value);
-    const Linear<double> output = test::widened_layer(path.output);
+    const Linear<double> value = widened(path.value);
+    const Linear<double> output = widened(path.output);
     const Matrix<double> mixed = attend(attention, path.value.apply(x));
     // Values are within the bound of a merged writer (its bias one more stored number); attention weights are positive
     // and carry that bound on; the output projection takes it through |W'| and adds its own. `output_bound` takes ‖z‖ ≤
@@ -114,6 +114,49 @@ TEMPLATE_LIST_TEST_CASE("identity 9: values and outputs rotated head by head", "
   CHECK_FALSE(judge({rotate_writer(rotated.value, r), rotated.output}).within());                     // twice
   const BlockDiagonal<G> tiled({r.blocks()[0], r.blocks()[1], r.blocks()[0], r.blocks()[1]});
   CHECK_FALSE(judge({rotated.value, rotate_reader(pair.output, tiled)}).within());  // C5: h % kv_heads
+}
+
+// C3: [q; k; v] in one layer, two query heads and one kv head of two channels: rows 6 and 7 are the values.
+TEST_CASE("C3: a fused layer, only the value rows move, weight and bias", "[fold]") {
+  Random random(131);
+  const Linear<double> fused = test::random_linear<double>(8, 5, random);
+  const Orthogonal<double> r(test::rows({{0.6, 0.8}, {-0.8, 0.6}}));
+  const Linear<double> moved = rotate_writer_rows(fused, 6, r);
+  CHECK(moved.weight.topRows(6) == fused.weight.topRows(6));
+  CHECK(moved.bias->head(6) == fused.bias->head(6));
+  const Linear<double> value{fused.weight.bottomRows(2), RowVector<double>(fused.bias->tail(2))};
+  CHECK(moved.weight.bottomRows(2) == rotate_writer(value, r).weight);
+  CHECK(moved.bias->tail(2) == *rotate_writer(value, r).bias);
+  CHECK(moved.bias->tail(2) != fused.bias->tail(2));
+  for (const Index first : {Index{-1}, Index{7}, Index{8}})
+    CHECK_THROWS_AS(rotate_writer_rows(fused, first, r), ShapeError);
+  CHECK_THROWS_AS(rotate_writer_rows(fused, 0, Hadamard(16)), ShapeError);
+}
+
+// An output projection takes a factor on either side: per-head rotation of what it reads, rotation of what it writes.
+TEMPLATE_TEST_CASE("composite factors: widen, apply all, round once", "[fold]", float, BF16) {
+  Random random(132);
+  const Linear<TestType> output = test::random_linear<TestType>(12, 16, random);
+  const BlockDiagonal<Hadamard> heads({Hadamard::random(8, random), Hadamard::random(8, random)});
+  const Hadamard q = Hadamard::random(12, random);
+  const Linear<TestType> composed = rounded<TestType>(rotate_writer(rotate_reader(widened(output), heads), q));
+  const Linear<TestType> in_steps = rotate_writer(rotate_reader(output, heads), q);
+
+  const Matrix<long double> exact = matrix_of<long double>(q).transpose() *
+                                    widened(output.weight).template cast<long double>() * matrix_of<long double>(heads);
+  const auto worst = [&](const Linear<TestType>& layer) {  // in units of the last place
+    double result = 0;
+    for (Index i = 0; i < exact.size(); ++i) {
+      const double want = static_cast<double>(exact.data()[i]);
+      const double ulp = std::ldexp(2 * unit_roundoff<TestType>(), std::ilogb(want));
+      result = (std::max)(result, std::fabs(to_double(layer.weight.data()[i]) - want) / ulp);
+    }
+    return result;
+  };
+  CHECK(worst(composed) <= 0.5 + 1e-6);  // 2^-53 against 2^-24: composing adds less than a millionth
+  CHECK(worst(in_steps) > 0.6);          // the twin: rounded between the factors
+  CHECK(composed.bias->size() == 12);
+  CHECK_FALSE(test::same_bits(widened(*composed.bias), widened(*output.bias)));
 }
 
 }  // namespace rmsfold

@@ -40,7 +40,7 @@ struct Site {
 
   /// Compares outputs y of a path with normalised vectors z and stored reader `path`.
   [[nodiscard]] Comparison judge(const Matrix<double>& z, const Linear<S>& path, const Roundings& roundings) const {
-    const Linear<double> wide = test::widened_layer(path);
+    const Linear<double> wide = widened(path);
     return test::compare(path.apply(z), want, output_bound(z, wide.weight, *wide.bias, largest_gain, roundings));
   }
 
@@ -166,7 +166,7 @@ TEMPLATE_LIST_TEST_CASE("identity 4: the naive merge is wrong by rms(x)(QΓ - Γ
   const RowVector<double> gain = widened(site.norm.gain());
   const Matrix<double> commutator = act(q, unit) * gain.asDiagonal() - act(q, Matrix<double>(unit * gain.asDiagonal()));
   const Matrix<double> predicted = commutator * act(q, widened(site.reader.weight)).transpose();
-  const Linear<double> wide = test::widened_layer(merged);
+  const Linear<double> wide = widened(merged);
   // The prediction is evaluated in double too: three rotations and a product, with at most twice the norm of a path's
   // z.
   r.path *= 3;
@@ -188,7 +188,7 @@ TEMPLATE_TEST_CASE("identity 4: the naive merge is right where Q is block-diagon
   const Matrix<double> x = normal_matrix(tokens, dim, random);
   const Matrix<double> z = norm.apply(act(q, x));
   const Linear<TestType> merged = rotate_reader(reader, q);
-  const Linear<double> wide = test::widened_layer(merged);
+  const Linear<double> wide = widened(merged);
   const Comparison right = test::compare(merged.apply(z), reader.apply(norm.apply(x)),
                                          output_bound(z, wide.weight, *wide.bias, 2, test::roundings<TestType>(q, 0)));
   INFO(right);
@@ -210,7 +210,7 @@ TEMPLATE_LIST_TEST_CASE("identity 5: gain folded, then rotated", "[fold]", Cases
   INFO(right);
   CHECK(right.within());
   CHECK((merged.readers[0].bias == site.reader.bias));
-  const Linear<double> second = test::widened_layer(merged.readers[1]);
+  const Linear<double> second = widened(merged.readers[1]);
   CHECK(test::compare(merged.readers[1].apply(z), readers[1].apply(site.norm.apply(site.x)),
                       output_bound(z, second.weight, *second.bias, site.largest_gain, r))
             .within());

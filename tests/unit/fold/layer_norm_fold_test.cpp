@@ -40,7 +40,7 @@ Matrix<double> batch(Random& random) { return normal_matrix(tokens, dim, random)
 template <Storage S>
 Matrix<double> bound(const Matrix<double>& z, const Linear<S>& made, const Linear<S>& original,
                      const LayerNorm<S>& norm, const test::Roundings& r) {
-  const Linear<double> wide = test::widened_layer(made);
+  const Linear<double> wide = widened(made);
   const RowVector<double> bias = wide.bias.value_or(RowVector<double>::Zero(made.out()));
   Matrix<double> result = test::output_bound(z, wide.weight, bias, norm.gain().cwiseAbs().maxCoeff(), r);
   const RowVector<double> beta = widened(*norm.bias()).cwiseAbs();
@@ -217,6 +217,72 @@ TEST_CASE("identity 11: what dropping a norm costs, and when it must stay", "[fo
       require_cancellable(std::vector<NormedReader>{{"q_proj", true}, {"k_proj", true}, {"v_proj", false}}),
       has_text("v_proj"));
   CHECK_THROWS_AS(require_cancellable({}), ShapeError);
+}
+
+namespace {
+
+/// Two MLP blocks behind LayerNorms, tokens and learned positions before them, a head behind a last LayerNorm.
+template <class Norm>
+struct Toy {
+  Matrix<double> embedding, positions;
+  std::vector<Norm> norms;  // of block 0, block 1, the head
+  std::vector<Linear<double>> readers, writers;
+  Linear<double> head;
+
+  [[nodiscard]] Matrix<double> logits() const {
+    Matrix<double> x = embedding + positions;
+    for (std::size_t layer = 0; layer < 2; ++layer) {
+      const Matrix<double> hidden = readers[layer].apply(norms[layer].apply(x)).array().tanh();
+      x += writers[layer].apply(hidden);
+    }
+    return head.apply(norms[2].apply(x));
+  }
+};
+
+}  // namespace
+
+TEST_CASE("A2: a whole LayerNorm model becomes an RMSNorm model, and can be rotated", "[fold]") {
+  Random random(507);
+  Toy<LayerNorm<double>> original{
+      batch(random), batch(random), {}, {}, {}, test::random_linear<double>(9, dim, random)};
+  for (int i = 0; i < 3; ++i) original.norms.push_back(random_layer_norm<double>(random));
+  for (int i = 0; i < 2; ++i) {
+    original.readers.push_back(test::random_linear<double>(15, dim, random));
+    original.writers.push_back(test::random_linear<double>(dim, 15, random));
+  }
+  const Matrix<double> want = original.logits();
+
+  const LayerNorm<double>& any = original.norms[0];
+  const Hadamard q = Hadamard::random(dim, random);
+  Toy<UnitRMSNorm<double>> converted{act(q, centre_embedding(any, original.embedding)),
+                                     act(q, centre_embedding(any, original.positions)),
+                                     {},
+                                     {},
+                                     {},
+                                     original.head};
+  for (std::size_t i = 0; i < 3; ++i) {
+    const std::vector<Linear<double>> reader{i < 2 ? original.readers[i] : original.head};
+    const FoldedLayerNorm<double> folded = fold_gain(original.norms[i], reader, MissingBias::create);
+    converted.norms.push_back(as_rms_norm(folded.norm));
+    (i < 2 ? converted.readers.emplace_back() : converted.head) = rotate_reader(folded.readers[0], q);
+    if (i < 2) converted.writers.push_back(rotate_writer(centre_writer(any, original.writers[i]), q));
+  }
+  const auto off = [&](const Toy<UnitRMSNorm<double>>& toy) { return (toy.logits() - want).cwiseAbs().maxCoeff(); };
+  CHECK(off(converted) <= 1e-12 * want.cwiseAbs().maxCoeff());
+
+  // Each piece that the reports forgot.
+  Toy<UnitRMSNorm<double>> wrong = converted;
+  wrong.positions = act(q, original.positions);
+  CHECK(off(wrong) > 1e-3);
+  wrong = converted;
+  wrong.writers[1] = rotate_writer(original.writers[1], q);
+  CHECK(off(wrong) > 1e-3);
+  wrong = converted;
+  wrong.writers[0].bias = rotate_vector(*original.writers[0].bias, q);
+  CHECK(off(wrong) > 1e-3);
+  wrong = converted;
+  wrong.readers[1].bias = original.readers[1].bias;
+  CHECK(off(wrong) > 1e-3);
 }
 
 }  // namespace rmsfold

@@ -154,7 +154,7 @@ TEST_CASE("steering vector: has its effect on what is read behind a gain", "[fol
   };
   const Matrix<double> want = reader.apply(norm.apply(steered(x, steer)));
   const RMSNorm<S> moved_norm = rotate_norm(norm, p);
-  const Linear<double> moved_reader = test::widened_layer(rotate_reader(reader, p));
+  const Linear<double> moved_reader = widened(rotate_reader(reader, p));
   const auto judge = [&](const RowVector<S>& moved_steer) {
     const Matrix<double> z = moved_norm.apply(steered(act(p, x), moved_steer));
     const double largest = widened(norm.gain()).cwiseAbs().maxCoeff();
