@@ -14,36 +14,52 @@
 
 namespace rmsfold {
 
-/// Calls `body(i)` for i = 0 … count-1 on up to `threads` threads, in no particular order; the first exception is rethrown when all have stopped.
+/// `threads`, or one per processor when that is 0.
+[[nodiscard]] inline unsigned thread_count(unsigned threads) noexcept {
+  return threads != 0 ? threads : (std::max)(1u, std::thread::hardware_concurrency());
+}
+
+/// Calls `body(state, i)` for i = 0 … count-1 on up to `threads` threads, each with a state of its own; jobs start in order, and end in any.
 ///
-/// @param threads  0 means one per processor.
-template <class Body>
-void parallel_for(Index count, unsigned threads, const Body& body) {
-  if (threads == 0) threads = (std::max)(1u, std::thread::hardware_concurrency());
-  threads = static_cast<unsigned>((std::min)(static_cast<Index>(threads), count));
-  if (threads <= 1) {
-    for (Index i = 0; i < count; ++i) body(i);
-    return;
-  }
+/// When a job throws, no further ones start, and the exception of the first of the failed jobs is rethrown when all have stopped: which one that is does not depend on
+/// the threads.
+/// @param threads     0 means one per processor.
+/// @param make_state  called once on each thread, for what a worker keeps from job to job.
+template <class MakeState, class Body>
+void parallel_for(Index count, unsigned threads, const MakeState& make_state, const Body& body) {
+  threads = static_cast<unsigned>((std::min)(static_cast<Index>(thread_count(threads)), count));
   std::atomic<Index> next{0};
   std::exception_ptr failure;
+  Index failed = count;
   std::mutex failure_guard;
   const auto work = [&] {
+    Index i = 0;
     try {
-      for (Index i = next++; i < count; i = next++) body(i);
+      auto state = make_state();
+      for (i = next++; i < count; i = next++) body(state, i);
     } catch (...) {
       const std::lock_guard lock(failure_guard);
-      if (!failure) failure = std::current_exception();
+      if (!failure || i < failed) {
+        failure = std::current_exception();
+        failed = i;
+      }
       next = count;
     }
   };
   {
     std::vector<std::jthread> workers;
-    workers.reserve(threads - 1);
+    workers.reserve(threads);
     for (unsigned t = 1; t < threads; ++t) workers.emplace_back(work);
-    work();
+    if (count > 0) work();
   }
   if (failure) std::rethrow_exception(failure);
+}
+
+/// The same without a state.
+template <class Body>
+void parallel_for(Index count, unsigned threads, const Body& body) {
+  struct None {};
+  parallel_for(count, threads, [] { return None{}; }, [&](None&, Index i) { body(i); });
 }
 
 }  // namespace rmsfold

@@ -151,6 +151,13 @@ class File {
     }
   }
 
+  /// Asks the system to begin putting some bytes on the disk, where it can be asked; does not wait.
+  void start_writeback([[maybe_unused]] std::uint64_t offset, [[maybe_unused]] std::uint64_t count) const noexcept {
+#ifdef SYNC_FILE_RANGE_WRITE
+    static_cast<void>(::sync_file_range(fd_, static_cast<::off64_t>(offset), static_cast<::off64_t>(count), SYNC_FILE_RANGE_WRITE));
+#endif
+  }
+
   /// Asks the system to put the contents on the disk. @throws IoError
   void sync() const {
     if (detail::retry([&] { return ::fsync(fd_); }) == -1) detail::raise_system("flush", path_, errno);

@@ -3,7 +3,7 @@
 /// @file
 /// One planned tensor, ready to be computed tile by tile: what writes a checkpoint and what verifies one run the same tiles.
 
-#include <atomic>
+#include <algorithm>
 #include <concepts>
 #include <cstring>
 #include <span>
@@ -15,14 +15,24 @@
 
 namespace rmsfold::model {
 
-namespace detail {
+/// A rectangle of a tensor that can be computed on its own: some rows, or, where rows are mixed, all rows of some columns.
+struct Piece {
+  Index row = 0;   ///< where it starts in the tensor
+  Index col = 0;   ///< where it starts in the tensor
+  Index rows = 0;  ///< its size
+  Index cols = 0;  ///< its size
+};
 
-/// Raw bytes read at once where rows are independent.
-inline constexpr std::size_t chunk_bytes = std::size_t{32} << 20;
+/// What a worker keeps from piece to piece: memory that is touched for the first time costs more than any transform.
+struct Workspace {
+  std::vector<std::byte> raw;     ///< a piece as it is stored
+  std::vector<std::byte> values;  ///< a tile of it
+};
 
-}  // namespace detail
+/// Memory that all workers together may fill with pieces and tiles.
+inline constexpr std::size_t working_memory = std::size_t{160} << 20;
 
-/// A piece of a recomputed tensor: a dense `rows x cols` block that starts at (row, col).
+/// A part of a recomputed piece: a dense `rows x cols` block that starts at (row, col) of the tensor.
 template <class T>
 struct Tile {
   const T* values;  ///< row-major
@@ -34,11 +44,17 @@ struct Tile {
 
 /// The factors of one tensor, bound to their numbers. A vector is a matrix of one row.
 ///
-/// Tiles have fixed places and sizes, so neither bits nor bounds depend on threads or on how a tensor is read in chunks.
+/// The tiles of dense rotations have fixed places and sizes, so no bits depend on threads or on how a tensor is cut into pieces.
 class TensorProgram {
  public:
-  /// Rows of a tile when rows are independent; columns when columns are.
+  /// Rows, or columns, of a tile of a dense rotation; the most of any.
   static constexpr Index tile = 256;
+  /// Stored bytes of a piece of rows.
+  static constexpr std::size_t piece_bytes = std::size_t{1} << 20;
+  /// Bytes of a tile of rows, in double.
+  static constexpr std::size_t tile_bytes = std::size_t{256} << 10;
+  /// Bytes of a strip of columns, in double.
+  static constexpr std::size_t strip_bytes = std::size_t{2} << 20;
 
   /// @pre the plan was made for this model and outlives the program.
   TensorProgram(const Model& model, const Plan& plan, const TensorPlan& tensor) : name_(tensor.name), dtype_(model.dtype(tensor.name)) {
@@ -94,13 +110,43 @@ class TensorProgram {
     return (gain_.size() > 0 ? 1 : 0) + terms(along_row_) + terms(down_) + terms(heads_along_row_) + terms(heads_down_);
   }
 
-  /// Whether rows depend on each other, so that the whole tensor is one chunk.
+  /// Whether rows depend on each other, so that pieces are columns.
   [[nodiscard]] bool mixes_rows() const noexcept { return down_ != nullptr || heads_down_.has_value(); }
-  /// Rows to read at once: about `bytes`, a multiple of `tile`.
-  [[nodiscard]] Index rows_per_chunk(std::size_t bytes) const {
-    if (mixes_rows()) return rows_;
-    const Index fit = static_cast<Index>(bytes / (std::max)(std::size_t{1}, row_bytes()));
-    return (std::max)(tile, fit / tile * tile);
+
+  /// The tensor, cut into pieces that fit the share of one of `threads` workers in `working_memory`; but a row, or a strip of columns that is computed at once, is not cut.
+  [[nodiscard]] std::vector<Piece> pieces(unsigned threads) const {
+    const std::size_t element = size_of(dtype_);
+    std::vector<Piece> result;
+    if (mixes_rows()) {
+      const std::size_t share = std::clamp(working_memory / thread_count(threads), std::size_t{2} << 20, std::size_t{64} << 20);
+      const Index fit = static_cast<Index>(share / (static_cast<std::size_t>((std::max)(Index{1}, rows_)) * element));
+      const Index step = strip_width();
+      const Index width = (std::max)(step, fit / step * step);
+      for (Index col = 0; col < cols_; col += width) result.push_back({0, col, rows_, (std::min)(width, cols_ - col)});
+    } else {
+      const Index fit = static_cast<Index>(piece_bytes / (std::max)(std::size_t{1}, row_bytes()));
+      const Index step = tile_rows();
+      const Index height = (std::max)(step, fit / step * step);
+      for (Index row = 0; row < rows_; row += height) result.push_back({row, 0, (std::min)(height, rows_ - row), cols_});
+    }
+    return result;
+  }
+  /// Bytes of a piece, as it is stored.
+  [[nodiscard]] std::size_t bytes_of(const Piece& piece) const noexcept {
+    return static_cast<std::size_t>(piece.rows) * static_cast<std::size_t>(piece.cols) * size_of(dtype_);
+  }
+  /// Whether the bytes of a piece lie together in the tensor.
+  [[nodiscard]] bool is_contiguous(const Piece& piece) const noexcept { return piece.cols == cols_; }
+  /// Calls `use(offset in the tensor, bytes in the piece, count)` for every run of bytes that a piece and the tensor share.
+  template <class Use>
+  void for_each_run(const Piece& piece, const Use& use) const {
+    const std::size_t element = size_of(dtype_);
+    const Index runs = is_contiguous(piece) ? 1 : piece.rows;
+    const std::size_t length = bytes_of(piece) / static_cast<std::size_t>((std::max)(Index{1}, runs));
+    for (Index i = 0; i < runs; ++i) {
+      const std::uint64_t offset = (static_cast<std::uint64_t>(piece.row + i) * static_cast<std::uint64_t>(cols_) + static_cast<std::uint64_t>(piece.col)) * element;
+      use(offset, static_cast<std::size_t>(i) * length, length);
+    }
   }
 
   /// Largest error, in a tile, of two double computations of the same entry.
@@ -129,46 +175,65 @@ class TensorProgram {
     return error;
   }
 
-  /// Computes the tiles of a chunk and gives each to `visit(Tile<T>)`, concurrently.
+  /// Computes a piece tile by tile and gives each tile to `visit(Tile<T>)`.
   ///
-  /// @tparam T         `double`, or the stored scalar itself for a program that `is_exact`.
-  /// @param raw        `count` stored rows from `first_row` on; all of them when `mixes_rows`.
+  /// @tparam T    `double`, or the stored scalar itself for a program that `is_exact`.
+  /// @param raw   the piece as it is stored, dense; `visit` may overwrite what belongs to its tile.
   /// @returns how many entries of the input are infinite or NaN.
   /// @throws RefusedError when such an entry would be spread by a rotation.
   template <class T, class Visit>
-  std::uint64_t run(std::span<const std::byte> raw, Index first_row, Index count, unsigned threads, const Visit& visit) const {
-    std::atomic<std::uint64_t> non_finite{0};
+  std::uint64_t run(std::span<const std::byte> raw, const Piece& piece, Workspace& workspace, const Visit& visit) const {
+    std::uint64_t non_finite = 0;
     const bool by_columns = mixes_rows();
-    const Index width = by_columns ? strip_width() : tile;
-    const Index extent = by_columns ? cols_ : count;
-    parallel_for((extent + width - 1) / width, threads, [&](Index number) {
-      const Index start = number * width;
-      const Index length = (std::min)(width, extent - start);
-      const Index rows = by_columns ? rows_ : length;
-      const Index cols = by_columns ? length : cols_;
+    const Index step = by_columns ? strip_width() : tile_rows();
+    const Index extent = by_columns ? piece.cols : piece.rows;
+    for (Index start = 0; start < extent; start += step) {
+      const Index length = (std::min)(step, extent - start);
+      const Index rows = by_columns ? piece.rows : length;
+      const Index cols = by_columns ? length : piece.cols;
       const Index row = by_columns ? 0 : start;
       const Index col = by_columns ? start : 0;
-      std::vector<T> values(static_cast<std::size_t>(rows * cols));
+      const std::size_t size = static_cast<std::size_t>(rows * cols);
+      if (workspace.values.size() < size * sizeof(T)) workspace.values.resize(size * sizeof(T));
+      T* const values = reinterpret_cast<T*>(workspace.values.data());
       for (Index i = 0; i < rows; ++i) {
-        const std::size_t at = static_cast<std::size_t>((row + i) * cols_ + col) * size_of(dtype_);
-        load(raw.subspan(at, static_cast<std::size_t>(cols) * size_of(dtype_)), std::span(values).subspan(static_cast<std::size_t>(i * cols), static_cast<std::size_t>(cols)));
+        const std::size_t at = static_cast<std::size_t>((row + i) * piece.cols + col) * size_of(dtype_);
+        load(raw.subspan(at, static_cast<std::size_t>(cols) * size_of(dtype_)), std::span<T>(values + i * cols, static_cast<std::size_t>(cols)));
       }
-      if constexpr (std::same_as<T, double>) non_finite += count_non_finite(values, first_row + row, col, cols);
-      apply(values.data(), rows, cols, col);
-      visit(Tile<T>{values.data(), first_row + row, col, rows, cols});
-    });
+      if constexpr (std::same_as<T, double>) non_finite += count_non_finite(std::span(values, size), piece.row + row, piece.col + col, cols);
+      apply(values, rows, cols, piece.col + col);
+      visit(Tile<T>{values, piece.row + row, piece.col + col, rows, cols});
+    }
     return non_finite;
   }
 
  private:
   [[nodiscard]] bool rotates_rows() const noexcept { return along_row_ != nullptr || heads_along_row_.has_value(); }
 
-  /// Columns of a strip: all when each row is rotated as a whole, else whole heads.
+  /// Rows, or columns, that a dense rotation multiplies at once: its bits depend on where they are cut.
+  [[nodiscard]] bool is_dense() const {
+    const auto dense = [](const Rotation& q) { return q.as_dense() != nullptr; };
+    const auto dense_heads = [&](const std::optional<BlockDiagonal<Rotation>>& heads) {
+      return heads && std::any_of(heads->blocks().begin(), heads->blocks().end(), dense);
+    };
+    return (along_row_ && dense(*along_row_)) || (down_ && dense(*down_)) || dense_heads(heads_along_row_) || dense_heads(heads_down_);
+  }
+
+  /// Rows of a tile: a fixed number for a dense rotation, else what fits a core's cache.
+  [[nodiscard]] Index tile_rows() const {
+    if (is_dense()) return tile;
+    const Index fit = static_cast<Index>(tile_bytes / ((std::max)(std::size_t{1}, static_cast<std::size_t>(cols_)) * sizeof(double)));
+    return std::clamp(fit, Index{1}, tile);
+  }
+
+  /// Columns of a strip: all when each row is rotated as a whole, else whole heads, a fixed number for a dense rotation, else what fits a cache.
   [[nodiscard]] Index strip_width() const {
     if (along_row_) return cols_;
-    if (!heads_along_row_) return tile;
+    const Index fit = static_cast<Index>(strip_bytes / ((std::max)(std::size_t{1}, static_cast<std::size_t>(rows_)) * sizeof(double)));
+    const Index width = is_dense() ? tile : std::clamp(fit / 8 * 8, Index{8}, tile);
+    if (!heads_along_row_) return width;
     const Index head = heads_along_row_->block_dim();
-    return (std::max)(Index{1}, tile / head) * head;
+    return (std::max)(Index{1}, width / head) * head;
   }
 
   template <class T>
@@ -180,7 +245,7 @@ class TensorProgram {
     }
   }
 
-  [[nodiscard]] std::uint64_t count_non_finite(const std::vector<double>& values, Index row, Index col, Index cols) const {
+  [[nodiscard]] std::uint64_t count_non_finite(std::span<const double> values, Index row, Index col, Index cols) const {
     std::uint64_t count = 0;
     for (std::size_t i = 0; i < values.size(); ++i) {
       if (is_finite(values[i])) continue;

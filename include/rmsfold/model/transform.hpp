@@ -3,12 +3,20 @@
 /// @file
 /// Carrying out a plan: a new checkpoint directory, tensor by tensor, complete or not there at all.
 
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <map>
 #include <mutex>
+#include <optional>
+#include <span>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -42,6 +50,39 @@ struct RunSummary {
 
 namespace detail {
 
+/// Lets pieces of a tensor do something in their order, whichever worker has them.
+class Turns {
+ public:
+  /// Thrown out of a wait that cannot end, since an earlier piece failed. Its job comes after the one that failed, so it is never what a user sees.
+  struct Abandoned {};
+
+  /// Calls `body` when every earlier piece has done so. @param job  number of this piece among all jobs.
+  template <class Body>
+  void take(Index& next, Index turn, Index job, const Body& body) {
+    {
+      std::unique_lock lock(guard_);
+      changed_.wait(lock, [&] { return next == turn || failed_ < job; });
+      if (next != turn) throw Abandoned{};
+    }
+    body();
+    const std::lock_guard lock(guard_);
+    ++next;
+    changed_.notify_all();
+  }
+
+  /// Says that a job will not take its turn.
+  void fail(Index job) {
+    const std::lock_guard lock(guard_);
+    failed_ = (std::min)(failed_, job);
+    changed_.notify_all();
+  }
+
+ private:
+  std::mutex guard_;
+  std::condition_variable changed_;
+  Index failed_ = (std::numeric_limits<Index>::max)();
+};
+
 class Transformation {
  public:
   Transformation(const Model& model, const Plan& plan, const std::filesystem::path& out, const RunOptions& options)
@@ -58,15 +99,32 @@ class Transformation {
   }
 
   RunSummary run() {
-    std::vector<Shard> shards = lay_out();
-    for (const Shard& shard : shards) {
-      for (const io::TensorInfo& tensor : shard.tensors) total_ += tensor.bytes();
+    lay_out();
+    const Index jobs = tensors_.empty() ? 0 : tensors_.back().first_job + tensors_.back().jobs;
+    parallel_for(jobs, options_.threads, [] { return Workspace(); }, [&](Workspace& workspace, Index job) {
+      try {
+        do_job(job, workspace);
+      } catch (...) {
+        turns_.fail(job);
+        throw;
+      }
+    });
+    for (Shard& shard : shards_) {  // those without a tensor
+      if (shard.remaining == 0 && shard.tensors == 0) open(shard);
     }
-    for (Shard& shard : shards) write_shard(shard);
-    write_index(shards);
+    std::map<std::string, TensorHashes> hashes;
+    for (Tensor& tensor : tensors_) {
+      hashes[tensor.name] = std::move(tensor.hashes);
+      const bool is_copy = tensor.planned == nullptr || tensor.planned->action == TensorPlan::Action::copy;
+      ++(is_copy ? summary_.copied : tensor.planned->action == TensorPlan::Action::neutralise ? summary_.neutralised : summary_.transformed);
+      if (tensor.non_finite > 0) {
+        summary_.notes.push_back(fmt::format("tensor {}: {} entries are infinite or NaN, in the input and so in the output", tensor.name, tensor.non_finite.load()));
+      }
+    }
+    write_index();
     write_config();
     write_rotation();
-    io::write_text_file(out_.path() / io::Checkpoint::manifest_name, make_manifest(model_, plan_, earlier_, hashes_).dump(1) + "\n");
+    io::write_text_file(out_.path() / io::Checkpoint::manifest_name, make_manifest(model_, plan_, earlier_, hashes).dump(1) + "\n");
     for (const std::string& name : model_.checkpoint().other_files()) {
       if (name != rotation_file_name) io::copy_file(model_.checkpoint().directory() / name, out_.path() / name);
     }
@@ -77,11 +135,36 @@ class Transformation {
   }
 
  private:
+  /// A file of the output.
   struct Shard {
     std::string name;
-    std::vector<io::TensorInfo> tensors;
-    io::Metadata metadata;
-    bool has_metadata = false;
+    std::vector<io::TensorInfo> layout;
+    std::optional<io::Metadata> metadata;
+    std::size_t tensors = 0;
+    std::optional<io::SafetensorsWriter> writer;  // while some of its tensors are unfinished
+    std::size_t remaining = 0;                    // of them
+  };
+
+  /// A tensor of the output, and how far it is.
+  struct Tensor {
+    std::string name;
+    std::string source;
+    const TensorPlan* planned = nullptr;  // none: nobody plans it, it is copied
+    std::size_t shard = 0;
+    std::size_t index = 0;  // in the shard's layout
+    std::uint64_t bytes = 0;
+    Index first_job = 0;
+    Index jobs = 0;
+
+    std::optional<TensorProgram> program;  // while it is computed
+    std::vector<Piece> pieces;
+    Index remaining = 0;
+    Index before_turn = 0;
+    Index after_turn = 0;
+    io::Xxh3 before;
+    io::Xxh3 after;
+    std::atomic<std::uint64_t> non_finite = 0;
+    TensorHashes hashes;
   };
 
   [[nodiscard]] const TensorPlan* plan_of(const std::string& tensor) const {
@@ -89,111 +172,178 @@ class Transformation {
     return found == plan_index_.end() ? nullptr : &plan_.tensors[found->second];
   }
 
+  [[nodiscard]] static bool is_multiplied(const Tensor& tensor) {
+    return tensor.planned != nullptr && tensor.planned->action == TensorPlan::Action::transform;
+  }
+
   void report(std::uint64_t bytes) {
+    const std::lock_guard lock(progress_guard_);
     done_ += bytes;
     if (options_.progress) options_.progress(done_, total_);
   }
 
-  /// The input's shards, with the head right after the embedding when the output stores one that the input does not, and without a stale one.
-  [[nodiscard]] std::vector<Shard> lay_out() const {
-    std::vector<Shard> shards;
+  /// The input's shards, with the head right after the embedding when the output stores one that the input does not, and without a stale one; and the jobs, in the
+  /// order of the bytes.
+  void lay_out() {
     for (const io::Shard& from : model_.checkpoint().shards()) {
-      Shard shard;
+      Shard& shard = shards_.emplace_back();
       shard.name = from.name;
-      shard.has_metadata = from.file.has_metadata();
-      if (shard.has_metadata) shard.metadata = from.file.metadata();
+      if (from.file.has_metadata()) shard.metadata = from.file.metadata();
       for (const io::TensorInfo* tensor : from.tensors) {
         if (tensor->name == model_.head_tensor() && !plan_.head_is_written) continue;
-        shard.tensors.push_back(*tensor);
+        shard.layout.push_back(*tensor);
         if (tensor->name == model_.embedding_tensor() && plan_.head_is_written && !model_.head_is_stored()) {
           io::TensorInfo head = *tensor;
           head.name = model_.head_tensor();
-          shard.tensors.push_back(std::move(head));  // the same offsets: a stable sort by them keeps it behind the embedding
+          shard.layout.push_back(std::move(head));  // the same offsets: a stable sort by them keeps it behind the embedding
         }
       }
-      shards.push_back(std::move(shard));
+      shard.tensors = shard.remaining = shard.layout.size();
+      for (const std::size_t index : io::data_order(shard.layout)) add_tensor(shards_.size() - 1, index);
     }
-    return shards;
   }
 
-  void write_shard(Shard& shard) {
-    const std::vector<std::size_t> order = io::data_order(shard.tensors);
-    io::SafetensorsWriter writer(out_.path() / shard.name, shard.tensors, shard.has_metadata ? std::optional(shard.metadata) : std::nullopt, order);
-    for (const std::size_t index : order) {
-      const io::TensorInfo& tensor = writer.tensors()[index];
-      const TensorPlan* planned = plan_of(tensor.name);
-      TensorHashes& hashes = hashes_[tensor.name];
-      if (planned == nullptr || planned->action == TensorPlan::Action::copy) {
-        copy(planned ? planned->source : tensor.name, tensor, writer, index, hashes);
-        ++summary_.copied;
-      } else if (planned->action == TensorPlan::Action::neutralise) {
-        neutralise(*planned, tensor, writer, index, hashes);
-        ++summary_.neutralised;
-      } else {
-        multiply(*planned, writer, index, hashes);
-        ++summary_.transformed;
-      }
-    }
-    writer.finish(options_.fsync);
+  void add_tensor(std::size_t shard, std::size_t index) {
+    const io::TensorInfo& info = shards_[shard].layout[index];
+    const Index first_job = tensors_.empty() ? 0 : tensors_.back().first_job + tensors_.back().jobs;
+    Tensor& tensor = tensors_.emplace_back();
+    tensor.name = info.name;
+    tensor.planned = plan_of(info.name);
+    tensor.source = tensor.planned != nullptr ? tensor.planned->source : info.name;
+    tensor.shard = shard;
+    tensor.index = index;
+    tensor.bytes = info.bytes();
+    tensor.first_job = first_job;
+    const std::size_t pieces = is_multiplied(tensor) ? TensorProgram(model_, plan_, *tensor.planned).pieces(options_.threads).size()
+                                                     : static_cast<std::size_t>((info.bytes() + TensorProgram::piece_bytes - 1) / TensorProgram::piece_bytes);
+    tensor.jobs = tensor.remaining = static_cast<Index>((std::max)(std::size_t{1}, pieces));
+    total_ += info.bytes();
   }
 
-  void copy(const std::string& source, const io::TensorInfo& tensor, io::SafetensorsWriter& writer, std::size_t index, TensorHashes& hashes) {
-    io::Xxh3 hash;
-    for (std::uint64_t at = 0; at < tensor.bytes();) {
-      buffer_.resize(static_cast<std::size_t>((std::min<std::uint64_t>)(chunk_bytes, tensor.bytes() - at)));
-      model_.checkpoint().read(source, at, buffer_);
-      hash.update(buffer_);
-      writer.write(index, at, buffer_);
-      at += buffer_.size();
-      report(buffer_.size());
+  void do_job(Index job, Workspace& workspace) {
+    const auto behind = std::upper_bound(tensors_.begin(), tensors_.end(), job, [](Index j, const Tensor& t) { return j < t.first_job; });
+    Tensor& tensor = *(behind - 1);
+    const Index number = job - tensor.first_job;
+    begin(tensor);
+    if (is_multiplied(tensor)) {
+      multiply(tensor, number, job, workspace);
+    } else if (tensor.planned != nullptr && tensor.planned->action == TensorPlan::Action::neutralise) {
+      neutralise(tensor);
+    } else {
+      copy(tensor, number, job, workspace);
     }
-    hashes.before = hashes.after = hash.hex();
+    end(tensor, workspace);
   }
 
-  void neutralise(const TensorPlan& planned, const io::TensorInfo& tensor, io::SafetensorsWriter& writer, std::size_t index, TensorHashes& hashes) {
-    const Dtype dtype = model_.dtype(planned.name);
-    std::vector<std::byte> bytes = model_.checkpoint().read(planned.source);
-    hashes.before = io::xxh3_hex(bytes);
+  /// Opens what the tensor needs, once.
+  void begin(Tensor& tensor) {
+    const std::lock_guard lock(state_guard_);
+    open(shards_[tensor.shard]);
+    if (is_multiplied(tensor) && !tensor.program) {
+      tensor.program.emplace(model_, plan_, *tensor.planned);
+      tensor.pieces = tensor.program->pieces(options_.threads);
+    }
+  }
+
+  void open(Shard& shard) {
+    if (shard.writer) return;
+    shard.writer.emplace(out_.path() / shard.name, shard.layout, shard.metadata, io::data_order(shard.layout));
+    if (shard.tensors == 0) shard.writer->finish(options_.fsync);
+  }
+
+  /// Lets go of what the tensor needed when its last piece is done, and of the shard with its last tensor.
+  void end(Tensor& tensor, Workspace& workspace) {
+    {
+      const std::lock_guard lock(state_guard_);
+      if (--tensor.remaining > 0) return;
+    }
+    finish_hashes(tensor, workspace);
+    tensor.program.reset();
+    tensor.pieces = {};
+    Shard& shard = shards_[tensor.shard];
+    {
+      const std::lock_guard lock(state_guard_);
+      if (--shard.remaining > 0) return;
+    }
+    shard.writer->finish(options_.fsync);
+    shard.writer.reset();
+    shard.layout.shrink_to_fit();
+  }
+
+  void write(Tensor& tensor, std::uint64_t offset, std::span<const std::byte> bytes) {
+    io::SafetensorsWriter& writer = *shards_[tensor.shard].writer;
+    writer.write(tensor.index, offset, bytes);
+    if (options_.fsync) writer.start_writeback(tensor.index, offset, bytes.size());
+  }
+
+  void copy(Tensor& tensor, Index number, Index job, Workspace& workspace) {
+    const std::uint64_t at = static_cast<std::uint64_t>(number) * TensorProgram::piece_bytes;
+    const std::span<std::byte> raw = buffer(workspace, static_cast<std::size_t>((std::min<std::uint64_t>)(TensorProgram::piece_bytes, tensor.bytes - at)));
+    model_.checkpoint().read(tensor.source, at, raw);
+    turns_.take(tensor.before_turn, number, job, [&] { tensor.before.update(raw); });
+    write(tensor, at, raw);
+    report(raw.size());
+  }
+
+  void neutralise(Tensor& tensor) {
+    const Dtype dtype = model_.dtype(tensor.name);
+    std::vector<std::byte> bytes = model_.checkpoint().read(tensor.source);
+    tensor.before.update(bytes);
     const std::vector<double> ones(bytes.size() / size_of(dtype), 1.0);
     static_cast<void>(store_rounded(dtype, ones, bytes));
-    hashes.after = io::xxh3_hex(bytes);
-    writer.write(index, 0, bytes);
-    report(tensor.bytes());
+    tensor.after.update(bytes);
+    write(tensor, 0, bytes);
+    report(bytes.size());
   }
 
-  void multiply(const TensorPlan& planned, io::SafetensorsWriter& writer, std::size_t index, TensorHashes& hashes) {
-    const TensorProgram program(model_, plan_, planned);
-    const Index at_once = program.rows_per_chunk(chunk_bytes);
-    io::Xxh3 before, after;
-    std::uint64_t non_finite = 0;
-    for (Index row = 0; row < program.rows(); row += at_once) {
-      const Index count = (std::min)(at_once, program.rows() - row);
-      const std::uint64_t offset = static_cast<std::uint64_t>(row) * program.row_bytes();
-      buffer_.resize(static_cast<std::size_t>(count) * program.row_bytes());
-      result_.resize(buffer_.size());
-      model_.checkpoint().read(planned.source, offset, buffer_);
-      before.update(buffer_);
-      non_finite += compute(program, planned, row, count);
-      after.update(result_);
-      writer.write(index, offset, result_);
-      report(buffer_.size());
-    }
-    if (non_finite > 0) {
-      summary_.notes.push_back(fmt::format("tensor {}: {} entries are infinite or NaN, in the input and so in the output", planned.name, non_finite));
-    }
-    hashes = {before.hex(), after.hex()};
+  void multiply(Tensor& tensor, Index number, Index job, Workspace& workspace) {
+    const TensorProgram& program = *tensor.program;
+    const Piece& piece = tensor.pieces[static_cast<std::size_t>(number)];
+    const std::span<std::byte> raw = buffer(workspace, program.bytes_of(piece));
+    program.for_each_run(piece, [&](std::uint64_t offset, std::size_t at, std::size_t length) {
+      model_.checkpoint().read(tensor.source, offset, raw.subspan(at, length));
+    });
+    const bool in_order = program.is_contiguous(piece);
+    if (in_order) turns_.take(tensor.before_turn, number, job, [&] { tensor.before.update(raw); });
+    tensor.non_finite += compute(tensor, piece, raw, workspace);
+    if (in_order) turns_.take(tensor.after_turn, number, job, [&] { tensor.after.update(raw); });
+    program.for_each_run(piece, [&](std::uint64_t offset, std::size_t at, std::size_t length) { write(tensor, offset, raw.subspan(at, length)); });
+    report(raw.size());
   }
 
-  std::uint64_t compute(const TensorProgram& program, const TensorPlan& planned, Index row, Index count) {
+  /// Pieces of columns are not in the order of the bytes: the tensor is read again, from the file cache.
+  void finish_hashes(Tensor& tensor, Workspace& workspace) {
+    if (is_multiplied(tensor) && !tensor.pieces.empty() && !tensor.program->is_contiguous(tensor.pieces.front())) {
+      const io::File written = io::File::open(out_.path() / shards_[tensor.shard].name);
+      for (std::uint64_t at = 0; at < tensor.bytes; at += TensorProgram::piece_bytes) {
+        const std::span<std::byte> raw = buffer(workspace, static_cast<std::size_t>((std::min<std::uint64_t>)(TensorProgram::piece_bytes, tensor.bytes - at)));
+        model_.checkpoint().read(tensor.source, at, raw);
+        tensor.before.update(raw);
+        written.read_exact(shards_[tensor.shard].writer->place_of(tensor.index) + at, raw);
+        tensor.after.update(raw);
+      }
+    }
+    tensor.hashes.before = tensor.before.hex();
+    const bool is_copy = tensor.planned == nullptr || tensor.planned->action == TensorPlan::Action::copy;
+    tensor.hashes.after = is_copy ? tensor.hashes.before : tensor.after.hex();
+  }
+
+  static std::span<std::byte> buffer(Workspace& workspace, std::size_t size) {
+    if (workspace.raw.size() < size) workspace.raw.resize(size);
+    return std::span(workspace.raw).first(size);
+  }
+
+  std::uint64_t compute(const Tensor& tensor, const Piece& piece, std::span<std::byte> raw, Workspace& workspace) const {
+    const TensorProgram& program = *tensor.program;
     const std::size_t element = size_of(program.dtype());
-    const auto place = [&](Index r, Index c, Index cols) {
-      const std::size_t at = static_cast<std::size_t>((r - row) * program.cols() + c) * element;
-      return std::span(result_).subspan(at, static_cast<std::size_t>(cols) * element);
+    const auto place = [&](Index row, Index col, Index cols) {
+      const std::size_t at = static_cast<std::size_t>((row - piece.row) * piece.cols + (col - piece.col)) * element;
+      return raw.subspan(at, static_cast<std::size_t>(cols) * element);
     };
     if (program.is_exact()) {
       return visit_dtype(program.dtype(), [&](auto scalar) {
         using S = decltype(scalar);
-        return program.run<S>(buffer_, row, count, options_.threads, [&](const Tile<S>& tile) {
+        return program.run<S>(raw, piece, workspace, [&](const Tile<S>& tile) {
           for (Index i = 0; i < tile.rows; ++i) {
             const std::span<std::byte> to = place(tile.row + i, tile.col, tile.cols);
             std::memcpy(to.data(), tile.values + i * tile.cols, to.size());
@@ -201,27 +351,27 @@ class Transformation {
         });
       });
     }
-    return program.run<double>(buffer_, row, count, options_.threads, [&](const Tile<double>& tile) {
+    return program.run<double>(raw, piece, workspace, [&](const Tile<double>& tile) {
       for (Index i = 0; i < tile.rows; ++i) {
         const std::span<const double> values(tile.values + i * tile.cols, static_cast<std::size_t>(tile.cols));
         const Index overflow = store_rounded(program.dtype(), values, place(tile.row + i, tile.col, tile.cols));
         if (overflow >= 0) {
           rmsfold::detail::raise<RangeError>(
-              "tensor {}: entry ({}, {}) becomes {:g}, beyond the largest {}; store the model in a wider type (BF16 or F32) first", planned.name,
+              "tensor {}: entry ({}, {}) becomes {:g}, beyond the largest {}; store the model in a wider type (BF16 or F32) first", tensor.name,
               tile.row + i, tile.col + overflow, values[static_cast<std::size_t>(overflow)], name_of(program.dtype()));
         }
       }
     });
   }
 
-  void write_index(const std::vector<Shard>& shards) const {
-    if (!model_.checkpoint().has_index() && shards.size() == 1) return;
+  void write_index() const {
+    if (!model_.checkpoint().has_index() && shards_.size() == 1) return;
     io::Json index = model_.checkpoint().has_index() ? model_.checkpoint().index() : io::Json::object();
     if (!index.contains("metadata") || !index["metadata"].is_object()) index["metadata"] = io::Json::object();
     std::uint64_t elements = 0;
     io::Json map = io::Json::object();
-    for (const Shard& shard : shards) {
-      for (const io::TensorInfo& tensor : shard.tensors) {
+    for (const Shard& shard : shards_) {
+      for (const io::TensorInfo& tensor : shard.layout) {
         map[tensor.name] = shard.name;
         elements += element_count(tensor.shape);
       }
@@ -282,9 +432,11 @@ class Transformation {
   io::OutputDirectory out_;
   std::vector<io::Json> earlier_;
   std::unordered_map<std::string, std::size_t> plan_index_;
-  std::map<std::string, TensorHashes> hashes_;
-  std::vector<std::byte> buffer_;
-  std::vector<std::byte> result_;
+  std::deque<Shard> shards_;
+  std::deque<Tensor> tensors_;  // in the order of their bytes
+  Turns turns_;
+  std::mutex state_guard_;
+  std::mutex progress_guard_;
   std::uint64_t total_ = 0;
   std::uint64_t done_ = 0;
   RunSummary summary_;
@@ -296,7 +448,7 @@ class Transformation {
 ///
 /// Everything is written to `OUT.rmsfold-partial` and renamed at the end; when anything goes wrong, that is removed and `out` is untouched. The input is never written.
 /// @throws RangeError when a result overflows its stored type; RefusedError; IoError; FormatError; Interrupted, from `options.progress`.
-/// @par Cost  one read and one write of the model; memory for the largest tensor that is multiplied down its columns.
+/// @par Cost  one read and one write of the model; `working_memory`, whatever the model's size and the tensors'.
 inline RunSummary transform(const Model& model, const Plan& plan, const std::filesystem::path& out, const RunOptions& options = {}) {
   return detail::Transformation(model, plan, out, options).run();
 }
