@@ -31,6 +31,13 @@ function(includes_of variable file)
   set(${variable} "${lines}" PARENT_SCOPE)
 endfunction()
 
+file(GLOB folders LIST_DIRECTORIES true RELATIVE ${include_dir} ${include_dir}/*)
+foreach(folder IN LISTS folders)
+  if(IS_DIRECTORY ${include_dir}/${folder} AND NOT folder IN_LIST library_folders AND NOT folder IN_LIST model_folders)
+    fail("${folder} is a folder without a floor")
+  endif()
+endforeach()
+
 foreach(folder IN LISTS library_folders model_folders)
   set(allowed ${folder} ${floor_${folder}})
   file(GLOB headers ${include_dir}/${folder}/*)

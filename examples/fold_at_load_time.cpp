@@ -48,14 +48,14 @@ int main() {
       const Matrix<float> deferred =
           apply_deferred(layer.norm, layer.readers[r], x);  // the product runs on raw x; one scalar at the end
 
-      // Storing a product in bf16 moves it by at most 2^-9 of itself; float sums of n terms, and the norm, round both
+      // Storing a product in bf16 moves it by at most 2^-8 of itself; float sums of n terms, and the norm, round both
       // sides.
       const Matrix<double> z = layer.norm.apply(x).cast<double>();
       const Matrix<double> magnitude = z.cwiseAbs() * widened(layer.readers[r].weight).cwiseAbs().transpose();
       const double sums = 2 * gamma_n(static_cast<double>(n) + 8, 0x1p-24);
       folding = (std::max)(
-          folding,
-          ((folded - want).cast<double>().array().abs() / ((1.01 * 0x1p-9 + sums) * magnitude.array())).maxCoeff());
+          folding, ((folded - want).cast<double>().array().abs() / ((unit_roundoff<BF16>() + sums) * magnitude.array()))
+                       .maxCoeff());
       deferring = (std::max)(
           deferring, ((deferred - folded).cast<double>().array().abs() / (sums * magnitude.array())).maxCoeff());
     }

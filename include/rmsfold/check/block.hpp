@@ -12,6 +12,7 @@
 
 #include <rmsfold/core/finite.hpp>
 #include <rmsfold/core/random.hpp>
+#include <rmsfold/core/tolerance.hpp>
 #include <rmsfold/fold/block.hpp>
 
 namespace rmsfold {
@@ -21,10 +22,10 @@ struct BlockReport {
   Index tokens = 0;         ///< rows of the batch
   Index dim = 0;            ///< width of the residual stream
   double distance = 0;      ///< \f$\|\mathrm{block}'(xQ_{in}) - \mathrm{block}(x)Q_{out}\|_F / \|\mathrm{branch}(x)\|_F\f$
-  double perturbation = 0;  ///< median of the same for the original block with every weight moved by its own storage rounding
-  double threshold = 0;     ///< four times that
+  double perturbation = 0;  ///< median of what moving every weight of the transformed block by its own storage rounding does
+  double threshold = 0;     ///< four times that, and what the rotation of the shortcut rounds
   /// Whether storage rounding explains the distance.
-  [[nodiscard]] bool passed() const noexcept { return is_finite(distance) && distance <= threshold; }
+  [[nodiscard]] bool passed() const noexcept { return is_finite(distance) && is_finite(threshold) && distance <= threshold; }
 };
 
 namespace detail {
@@ -48,14 +49,30 @@ template <Real T, Storage S, class Norm, class Mix, Isometry In, Isometry Out>
   return {in_type<T>(adapted.block), adapted.in, adapted.out};
 }
 
-/// Every entry moved by up to `unit` times the power of two above it.
+/// Every entry moved by up to `unit` times the power of two above it; zeros are stored exactly.
 template <Real T, int Rows>
 void perturb(Eigen::Matrix<T, Rows, Eigen::Dynamic, Eigen::RowMajor>& m, double unit, Random& random) {
   for (Index i = 0; i < m.size(); ++i) {
+    if (m.data()[i] == T(0)) continue;
     int exponent = 0;
     std::frexp(m.data()[i], &exponent);
     m.data()[i] += static_cast<T>(std::ldexp(unit * (2 * random.uniform() - 1), exponent));
   }
+}
+
+/// Every weight and bias of the layers moved.
+template <Real T, class Norm, class Mix>
+void perturb(Block<T, Norm, Mix>& block, double unit, Random& random) {
+  const auto move = [&](Linear<T>& layer) {
+    perturb(layer.weight, unit, random);
+    if (layer.bias) perturb(*layer.bias, unit, random);
+  };
+  for (Linear<T>& reader : block.readers) move(reader);
+  move(block.writer);
+}
+template <Real T, class Norm, class Mix, Isometry In, Isometry Out>
+void perturb(AdaptedBlock<T, Norm, Mix, In, Out>& adapted, double unit, Random& random) {
+  perturb(adapted.block, unit, random);
 }
 
 }  // namespace detail
@@ -63,8 +80,9 @@ void perturb(Eigen::Matrix<T, Rows, Eigen::Dynamic, Eigen::RowMajor>& m, double 
 /// Compares a block with what folds and rotations made of it, on a batch: \f$\mathrm{block}'(xQ_{in})\f$ must be \f$\mathrm{block}(x)\,Q_{out}\f$.
 ///
 /// Both run in double (`long double` when weights are stored in double), so that what is left is the rounding of stored weights. Allowed is 4 times the median, over
-/// `perturbations` seeds, of what moving every weight of the original by its own storage rounding does; in double, where composing a weight rounds as much as storing
-/// it, by \f$(1+\sqrt{terms})\,2^{-53}\f$.
+/// `perturbations` seeds, of what moving every weight of the transformed block by its own storage rounding does, half a last place at most; in double, where composing a
+/// weight rounds as much as storing it, by \f$(1+\sqrt{terms})\,2^{-53}\f$; by the rotations' defect in any type. What a shortcut between two bases is off by,
+/// \f$(\delta_{in}+\delta_{out}+\mathrm{rounding})\,\|x\|\f$, comes on top.
 /// @param block        the original.
 /// @param transformed  a `Block` or an `AdaptedBlock` made of it.
 /// @param in,out       the bases it reads and leaves the stream in; the same for one basis.
@@ -84,27 +102,25 @@ template <Storage S, class Norm, class Mix, class Transformed, Isometry In, Isom
   const Matrix<T> branch = original.branch(stream);
   const Matrix<T> expected = act(out, Matrix<T>(stream + branch));
   const Matrix<T> got = detail::in_type<T>(transformed).apply(act(in, stream));
-  const auto relative = [&](const Matrix<T>& difference) {
-    const double size = static_cast<double>(branch.norm());
-    const double distance = static_cast<double>(difference.norm());
-    return size > 0 ? distance / size : distance;
-  };
+  const T size = branch.norm();
+  const auto relative = [&](const T& distance) { return static_cast<double>(size > T(0) ? T(distance / size) : distance); };
 
-  BlockReport report{x.rows(), x.cols(), relative(got - expected), 0, 0};
-  const double composing = 0x1p-53 * (1 + std::sqrt((std::max)(in.error_terms(), out.error_terms())));
-  const double unit = (std::max)(unit_roundoff<S>(), composing);
+  BlockReport report{x.rows(), x.cols(), relative(T((got - expected).norm())), 0, 0};
+  const double defect = static_cast<double>(in.orthogonality_defect()) + static_cast<double>(out.orthogonality_defect());
+  const double terms = (std::max)(static_cast<double>(in.error_terms()), static_cast<double>(out.error_terms()));
+  const double unit = (std::max)(unit_roundoff<S>() / 2, 0x1p-53 * (1 + std::sqrt(terms))) + defect;
   std::vector<double> distances;
   for (int run = 0; run < perturbations; ++run) {
     Random random(seed, static_cast<std::uint64_t>(run));
-    Block<T, Norm, Mix> moved = original;
-    for (Linear<T>& reader : moved.readers) detail::perturb(reader.weight, unit, random);
-    detail::perturb(moved.writer.weight, unit, random);
-    if (moved.writer.bias) detail::perturb(*moved.writer.bias, unit, random);
-    distances.push_back(relative(moved.branch(stream) - branch));
+    auto moved = detail::in_type<T>(transformed);
+    detail::perturb(moved, unit, random);
+    distances.push_back(relative(T((moved.apply(act(in, stream)) - got).norm())));
   }
+  const double rotating = std::sqrt(static_cast<double>(x.cols())) * gamma_n(terms, unit_roundoff<T>());
+  const double shortcut = (defect + 3 * rotating) * relative(stream.norm());  // in, back, and out
   std::sort(distances.begin(), distances.end());
   report.perturbation = distances[distances.size() / 2];
-  report.threshold = 4 * report.perturbation;
+  report.threshold = 4 * report.perturbation + shortcut;
   return report;
 }
 

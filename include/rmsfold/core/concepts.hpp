@@ -5,6 +5,7 @@
 
 #include <concepts>
 #include <limits>
+#include <type_traits>
 
 #include <Eigen/Core>
 
@@ -13,21 +14,24 @@ namespace rmsfold {
 /// Signed index of rows, columns and channels.
 using Index = Eigen::Index;
 
-/// A scalar that arithmetic is carried out in: `float`, `double`, `long double`, and any other real number type that Eigen computes with, such as
+/// A scalar that arithmetic is carried out in: `float`, `double`, `long double`, and any other real number type wider than `double` that Eigen computes with, such as
 /// Boost.Multiprecision's (without expression templates). Exact rationals will do wherever no root is taken.
 // clang-format off
 template <class S>
-concept Real = std::floating_point<S> ||
-               (std::numeric_limits<S>::is_specialized && !std::numeric_limits<S>::is_integer && std::regular<S> && requires(const S& a, const S& b) {
-                 { a + b } -> std::same_as<S>;
-                 { a - b } -> std::same_as<S>;
-                 { a * b } -> std::same_as<S>;
-                 { a / b } -> std::same_as<S>;
-                 { -a } -> std::same_as<S>;
+concept Real = std::same_as<S, std::remove_cv_t<S>> &&
+               (std::floating_point<S> ||
+                (std::numeric_limits<S>::is_specialized && !std::numeric_limits<S>::is_integer && std::regular<S> &&
+                 (std::numeric_limits<S>::is_exact || std::numeric_limits<S>::digits > std::numeric_limits<double>::digits) &&
+                 requires(const S& a, const S& b) {
+                 { a + b } -> std::convertible_to<S>;
+                 { a - b } -> std::convertible_to<S>;
+                 { a * b } -> std::convertible_to<S>;
+                 { a / b } -> std::convertible_to<S>;
+                 { -a } -> std::convertible_to<S>;
                  { a < b } -> std::convertible_to<bool>;
                  static_cast<double>(a);
                  S(1.0);
-               });
+                }));
 // clang-format on
 
 /// Dense matrix, row-major whatever the user's Eigen defaults are: activations are `[tokens, d]`, weights `[out, in]`, as in files.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 /// @file
-/// Finiteness by exponent bits: `std::isfinite` returns true for a NaN under `-ffast-math`, this does not.
+/// Finiteness by exponent bits: `std::isfinite` returns true for a NaN under `-ffast-math`, this does not, for `float` and `double`.
 
 #include <bit>
 #include <cstdint>
@@ -20,7 +20,7 @@ namespace rmsfold {
   return ((std::bit_cast<std::uint32_t>(x) >> 23) & 0xff) != 0xff;
 }
 
-/// Neither infinite nor NaN, of a type whose bits are not known here.
+/// Neither infinite nor NaN, of a type whose bits are not known here: by arithmetic, which `-ffast-math` may take away.
 template <Real S>
 [[nodiscard]] constexpr bool is_finite(const S& x) {
   return x - x == S(0);

@@ -14,7 +14,7 @@ namespace rmsfold {
 /// norm → readers → mix → writer, added to the stream: \f$y = x + \mathrm{mix}(\mathrm{norm}(x)W_1^T+b_1, …)\,W_o^T + b_o\f$.
 ///
 /// What `mix` does is not this library's business: it sees the readers' outputs only, which folds and rotations leave as they are.
-/// @tparam Norm  `RMSNorm<S>` or `UnitRMSNorm<S>`.
+/// @tparam Norm  `RMSNorm<S>`, `UnitRMSNorm<S>`, `LayerNorm<S>` or `UnitLayerNorm<S>`.
 /// @tparam Mix   callable on a `std::vector<Matrix<T>>` of the readers' outputs, returning the writer's input: `SwiGLU`, `CausalAttention`, or your own.
 template <Storage S, class Norm, class Mix>
 struct Block {
@@ -27,6 +27,7 @@ struct Block {
   template <DenseExpr D>
   [[nodiscard]] Matrix<typename D::Scalar> branch(const D& x) const {
     using T = typename D::Scalar;
+    if (writer.out() != norm.dim()) detail::raise<ShapeError>("a block that reads a stream of width {} writes {} channels", norm.dim(), writer.out());
     const Matrix<T> z = norm.apply(x);
     std::vector<Matrix<T>> outputs;
     for (const Linear<S>& reader : readers) outputs.push_back(reader.apply(z));
@@ -66,7 +67,7 @@ struct CausalAttention {
   /// @param outputs  queries `tokens x heads*d`, keys and values `tokens x kv_heads*d`. @returns `tokens x heads*d`. @throws ShapeError.
   template <Real T>
   [[nodiscard]] Matrix<T> operator()(const std::vector<Matrix<T>>& outputs) const {
-    if (outputs.size() != 3 || kv_heads < 1 || heads % kv_heads != 0 || outputs[0].cols() % heads != 0 ||
+    if (outputs.size() != 3 || kv_heads < 1 || heads < 1 || heads % kv_heads != 0 || outputs[0].cols() % heads != 0 ||
         outputs[1].cols() != outputs[0].cols() / heads * kv_heads || outputs[2].cols() != outputs[1].cols()) {
       detail::raise<ShapeError>("attention with {} heads ({} kv) needs queries, keys and values of fitting widths", heads, kv_heads);
     }

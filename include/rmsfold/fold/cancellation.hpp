@@ -43,21 +43,27 @@ struct CancellationError {
   double measured = 0;   ///< largest \f$\|\mathrm{without}-\mathrm{with}\|/\|\mathrm{with}\|\f$ over the rows, both computed in double
 };
 
-/// Measures it on a batch. @param x `tokens x n`. @throws ShapeError; RefusedError when the reader has a bias, which cancels nothing.
+/// Measures it on a batch. Rows that the reader sends to zero cost nothing. @param x `tokens x n`, at least one row.
+/// @throws ShapeError; RefusedError when the reader has a bias, which cancels nothing.
 template <Storage S>
 [[nodiscard]] CancellationError cancellation_error(const UnitRMSNorm<S>& first, const Linear<S>& reader, const UnitRMSNorm<S>& second, const Matrix<double>& x) {
   if (reader.bias) detail::raise<RefusedError>("norm cancellation: the reader has a bias, which the first norm does not scale; keep the norm");
+  if (x.rows() < 1) detail::raise<ShapeError>("norm cancellation: no rows to measure");
   const Matrix<double> y = reader.apply(x);
   const Matrix<double> with = second.apply(reader.apply(first.apply(x)));
   const Matrix<double> without = second.apply(y);
   CancellationError result;
+  const auto take = [](double& worst, double value) {
+    if (is_finite(worst) && !(value <= worst)) worst = value;  // a NaN comes in, and stays
+  };
   for (Index t = 0; t < x.rows(); ++t) {
-    const double m = x.row(t).squaredNorm() / static_cast<double>(x.cols());
-    const double square = y.row(t).squaredNorm() / static_cast<double>(y.cols());
-    if (!(square > 0)) continue;
-    const double factor = std::sqrt((square + second.eps() * (m + first.eps())) / (square + second.eps()));
-    result.predicted = (std::max)(result.predicted, std::fabs(factor - 1));
-    result.measured = (std::max)(result.measured, (without.row(t) - with.row(t)).norm() / with.row(t).norm());
+    const double rms_x = detail::safe_norm(x.row(t)) / std::sqrt(static_cast<double>(x.cols()));
+    const double rms_y = detail::safe_norm(y.row(t)) / std::sqrt(static_cast<double>(y.cols()));
+    if (rms_y == 0) continue;
+    const double root = std::sqrt(second.eps());
+    const double factor = std::hypot(rms_y, root * std::hypot(rms_x, std::sqrt(first.eps()))) / std::hypot(rms_y, root);
+    take(result.predicted, std::fabs(factor - 1));
+    take(result.measured, detail::safe_norm(without.row(t) - with.row(t)) / detail::safe_norm(with.row(t)));
   }
   return result;
 }

@@ -42,14 +42,14 @@ template <Storage S>
 
 }  // namespace detail
 
-/// A vector of the stream, or a writer's bias: \f$b' = bC,\ C = I-\mathbf 1\mathbf 1^T/n\f$. @param norm  any LayerNorm of the stream. @throws ShapeError.
+/// A vector of the stream, or a writer's bias: \f$b' = bC,\ C = I-\mathbf 1\mathbf 1^T/n\f$. @param norm  any LayerNorm of the stream. @throws ShapeError; RangeError when a difference overflows `S`.
 template <class Norm, Storage S>
 [[nodiscard]] RowVector<S> centre_vector(const Norm& norm, const RowVector<S>& b) {
   detail::check_centring<Norm, S>(norm, b.size());
   return detail::centred_rows(Matrix<S>(b));
 }
 
-/// An embedding or position table `[rows, n]`: every ROW minus its mean, \f$E' = EC\f$. @param norm  any LayerNorm of the stream. @throws ShapeError.
+/// An embedding or position table `[rows, n]`: every ROW minus its mean, \f$E' = EC\f$. @param norm  any LayerNorm of the stream. @throws ShapeError; RangeError when a difference overflows `S`.
 template <class Norm, Storage S>
 [[nodiscard]] Matrix<S> centre_embedding(const Norm& norm, const Matrix<S>& table) {
   detail::check_centring<Norm, S>(norm, table.cols());
@@ -61,7 +61,7 @@ template <class Norm, Storage S>
 /// Every writer of the stream must be centred, embeddings and positions among them: then its mean is zero everywhere, `as_rms_norm` replaces every LayerNorm, and the
 /// final output is unchanged (identity 7).
 /// @param norm  any LayerNorm of the stream: for an RMSNorm this does not compile.
-/// @throws ShapeError.
+/// @throws ShapeError; RangeError when a difference overflows `S`.
 /// @note Source: Ashkboos et al., SliceGPT (2024), section 3.1; Jiang et al., Pre-RMSNorm and Pre-CRMSNorm Transformers (2023).
 template <class Norm, Storage S>
 [[nodiscard]] Linear<S> centre_writer(const Norm& norm, const Linear<S>& writer) {

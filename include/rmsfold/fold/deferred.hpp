@@ -10,7 +10,8 @@ namespace rmsfold {
 
 /// \f$(xW^T)\,s + b\f$ with \f$s = 1/\sqrt{\overline{x^2}+\epsilon}\f$ (identity 10): the same as `reader.apply(norm.apply(x))`, but norm and product can overlap.
 ///
-/// The bias is added after the scale. Entries of x that overflow their square do so no later than x itself: s is formed as the norm forms it.
+/// The bias is added after the scale. s is formed as the norm forms it, so squares do not overflow; but \f$xW^T\f$ may, for x near the end of its type, where the
+/// normalised product would not.
 /// @param norm    a norm without a gain: fold it first.
 /// @param x       `tokens x n`.
 /// @returns `tokens x reader.out()`. @throws ShapeError.
@@ -19,9 +20,7 @@ template <Storage S, DenseExpr D>
 [[nodiscard]] Matrix<typename D::Scalar> apply_deferred(const UnitRMSNorm<S>& norm, const Linear<S>& reader, const D& x) {
   using T = typename D::Scalar;
   if (x.cols() != norm.dim()) detail::raise<ShapeError>("RMSNorm of dimension {} on rows of length {}", norm.dim(), x.cols());
-  if (reader.bias && reader.bias->size() != reader.out()) {
-    detail::raise<ShapeError>("a linear layer with {} outputs has {} biases", reader.out(), reader.bias->size());
-  }
+  detail::check_bias(reader);
   Matrix<T> y = Linear<S>{reader.weight, std::nullopt}.apply(x);
   for (Index t = 0; t < y.rows(); ++t) {
     const auto scale = detail::inverse_rms(x.row(t), norm.eps());

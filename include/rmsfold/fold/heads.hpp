@@ -28,16 +28,17 @@ template <Storage S, Isometry G>
   if (pair.value.out() != kv_width) {
     detail::raise<ShapeError>("value projection of width {} but {} kv heads of {}", pair.value.out(), r.blocks().size(), r.block_dim());
   }
-  if (pair.output.in() % kv_width != 0) {
+  if (kv_width < 1 || pair.output.in() % kv_width != 0) {
     detail::raise<ShapeError>("output projection reads {} channels, not a multiple of the {} of all kv heads", pair.output.in(), kv_width);
   }
   return {rotate_writer(pair.value, r), rotate_reader(pair.output, r.repeated(pair.output.in() / kv_width))};
 }
 
-/// What the attention weights of one query sum to.
+/// What attention makes of a constant value.
 enum class AttentionRows {
-  sum_to_one,  ///< a softmax over the keys
-  less,        ///< a softmax with a sink logit or a zero pad (gpt-oss), or an output gate
+  sum_to_one,     ///< a softmax over the keys
+  sum_below_one,  ///< a softmax with a sink logit or a zero pad (gpt-oss)
+  gated,          ///< whatever they sum to, a gate behind attention does not let a constant value pass unchanged
 };
 
 /// \f$b_o' = b_o + \bar b_vW_o^T,\ b_v' = 0\f$, \f$\bar b_v\f$ the value bias of the kv head that each query head reads: exact where the attention weights of a query
@@ -45,7 +46,7 @@ enum class AttentionRows {
 ///
 /// @param head_dim  channels of one head.
 /// @returns the pair with an output bias and without a value bias; as it was when there is none.
-/// @throws RefusedError when rows do not sum to one; ShapeError when the sizes do not fit; RangeError when the bias overflows `S`.
+/// @throws RefusedError when a constant value does not pass unchanged; ShapeError when the sizes do not fit; RangeError when the bias overflows `S`.
 template <Storage S>
 [[nodiscard]] ValueOutput<S> fold_value_bias(const ValueOutput<S>& pair, Index head_dim, AttentionRows rows) {
   if (!pair.value.bias) return pair;
@@ -54,7 +55,8 @@ template <Storage S>
   }
   const Index kv_width = pair.value.out();
   const Index width = pair.output.in();
-  if (pair.value.bias->size() != kv_width || head_dim < 1 || kv_width % head_dim != 0 || width % kv_width != 0) {
+  detail::check_bias(pair.output);
+  if (pair.value.bias->size() != kv_width || head_dim < 1 || kv_width < 1 || kv_width % head_dim != 0 || width % kv_width != 0) {
     detail::raise<ShapeError>("value width {} (bias {}), output width {}, heads of {}: these do not fit", kv_width, pair.value.bias->size(), width, head_dim);
   }
   const RowVector<Wide<S>> bias = widened(*pair.value.bias);

@@ -23,13 +23,20 @@ struct Latent {
   /// What `up` makes of a batch. @param x `tokens x hidden`. @returns `tokens x up.out()`. @throws ShapeError.
   template <DenseExpr D>
   [[nodiscard]] Matrix<typename D::Scalar> apply(const D& x) const {
+    check_rank();
     const Matrix<typename D::Scalar> latent = down.apply(x);
     return up.apply(norm.apply(Matrix<typename D::Scalar>(latent.leftCols(norm.dim()))));
   }
   /// The channels that bypass the norm. @param x `tokens x hidden`. @returns `tokens x bypass`. @throws ShapeError.
   template <DenseExpr D>
   [[nodiscard]] Matrix<typename D::Scalar> bypass(const D& x) const {
+    check_rank();
     return down.apply(x).rightCols(down.out() - norm.dim());
+  }
+
+ private:
+  void check_rank() const {
+    if (down.out() < norm.dim()) detail::raise<ShapeError>("a latent of rank {} behind a projection to {} channels", norm.dim(), down.out());
   }
 };
 

@@ -38,6 +38,7 @@ template <Storage S>
 /// \f$b + \beta W^T\f$, W not yet scaled.
 template <Storage S>
 [[nodiscard]] RowVector<Wide<S>> shifted_bias(const Linear<S>& reader, const RowVector<S>& beta) {
+  check_bias(reader);
   RowVector<Wide<S>> bias = widened(beta) * widened(reader.weight).transpose();
   if (reader.bias) bias += widened(*reader.bias);
   return bias;
@@ -60,6 +61,7 @@ template <Storage S>
 /// Fold, and whatever `rotate_rows` does to rows of the residual space, composed before the one rounding.
 template <Storage S, class RotateRows>
 [[nodiscard]] FoldedLayerNorm<S> fold_layer_norm(const LayerNorm<S>& norm, std::span<const Linear<S>> readers, MissingBias missing, RotateRows rotate_rows) {
+  if (readers.empty()) raise<ShapeError>("LayerNorm: no readers to take its gain and bias");
   const RowVector<Wide<S>> gain = norm.gain();
   const bool moves = norm.bias() && takes_bias<S>(readers, missing);
   std::optional<RowVector<S>> kept;

@@ -12,6 +12,16 @@
 
 namespace rmsfold {
 
+namespace detail {
+
+/// A bias has one entry for every output.
+template <class Layer>
+void check_bias(const Layer& layer) {
+  if (layer.bias && layer.bias->size() != layer.out()) raise<ShapeError>("a linear layer with {} outputs has {} biases", layer.out(), layer.bias->size());
+}
+
+}  // namespace detail
+
 /// \f$y = xW^T + b\f$ with W stored `[out, in]`.
 /// @tparam S  storage scalar of the weights.
 template <Storage S>
@@ -29,7 +39,7 @@ struct Linear {
   [[nodiscard]] Matrix<typename D::Scalar> apply(const D& x) const {
     using T = typename D::Scalar;
     if (x.cols() != in()) detail::raise<ShapeError>("a linear layer {} x {} cannot read rows of length {}", out(), in(), x.cols());
-    if (bias && bias->size() != out()) detail::raise<ShapeError>("a linear layer with {} outputs has {} biases", out(), bias->size());
+    detail::check_bias(*this);
     const Matrix<T> w = weight.unaryExpr([](S value) { return static_cast<T>(widen(value)); });
     Matrix<T> y = x.derived() * w.transpose();
     if (bias) {

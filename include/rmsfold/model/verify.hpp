@@ -385,8 +385,8 @@ class Verification {
     }
   }
 
-  /// Moves every transformed weight by up to half a unit in its last place, which is what storing it did; and by what composing it in double does
-  /// on average, which is more than storage rounding when the weights are stored in double.
+  /// Moves every transformed weight by up to half a unit in its last place, which is what storing it did (zeros are stored exactly); or by what composing it in
+  /// double does on average, which is more than storage rounding when the weights are stored in double.
   void perturb(const std::string& param, Index first_row, Matrix<double>& rows, std::uint64_t seed) const {
     const Index index = a_.param_index(param);
     if (index < 0 || perturbation_.empty() || perturbation_[static_cast<std::size_t>(index)] == 0) return;
@@ -394,9 +394,11 @@ class Verification {
     for (Index i = 0; i < rows.rows(); ++i) {
       Random random(seed, 1 + static_cast<std::uint64_t>(index) * 0x100000000u + static_cast<std::uint64_t>(first_row + i));
       for (Index j = 0; j < rows.cols(); ++j) {
+        const double move = 2 * random.uniform() - 1;
+        if (rows(i, j) == 0) continue;
         int exponent = 0;
         std::frexp(rows(i, j), &exponent);
-        rows(i, j) += std::ldexp(unit * (2 * random.uniform() - 1), exponent);  // half a last place is unit * 2^(exponent-1) … 2^exponent
+        rows(i, j) += std::ldexp(unit * move, exponent);
       }
     }
   }
@@ -406,7 +408,7 @@ class Verification {
       for (const Param& param : a_.graph().params) {
         const bool is_fixed = std::all_of(param.axes.begin(), param.axes.end(), [](const std::string& space) { return space.empty(); });
         const double unit = visit_dtype(a_.dtype(param.name), [](auto s) { return unit_roundoff<decltype(s)>(); });
-        perturbation_.push_back(is_fixed ? 0 : (std::max)(unit, 0x1p-53 * (1 + std::sqrt(static_cast<double>(a_.graph().size.hidden)))));
+        perturbation_.push_back(is_fixed ? 0 : (std::max)(unit / 2, 0x1p-53 * (1 + std::sqrt(static_cast<double>(a_.graph().size.hidden)))));
       }
       return;
     }
@@ -414,7 +416,7 @@ class Verification {
       double unit = 0;
       if (planned.action == TensorPlan::Action::transform) {
         const TensorProgram program(a_, report_.plan, planned);
-        if (!program.is_exact()) unit = visit_dtype(program.dtype(), [](auto s) { return unit_roundoff<decltype(s)>(); });
+        if (!program.is_exact()) unit = visit_dtype(program.dtype(), [](auto s) { return unit_roundoff<decltype(s)>(); }) / 2;
         unit = (std::max)(unit, 0x1p-53 * (1 + std::sqrt(program.error_terms())));
       }
       perturbation_.push_back(unit);

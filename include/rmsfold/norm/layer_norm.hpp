@@ -48,9 +48,10 @@ template <DenseExpr D>
 template <DenseExpr D, Real G>
 [[nodiscard]] Matrix<typename D::Scalar> layer_norm(const D& x, double eps, const RowVector<G>* gain, const RowVector<G>* bias) {
   using T = Wide<typename D::Scalar>;
+  const auto& rows = x.derived().eval();  // an expression is evaluated once; a matrix is not copied
   Matrix<typename D::Scalar> y(x.rows(), x.cols());
   for (Index t = 0; t < x.rows(); ++t) {
-    const Centred<T> row = centred(x.row(t), eps);
+    const Centred<T> row = centred(rows.row(t), eps);
     const InverseRms<T> scale = inverse_rms(row.values, static_cast<double>(static_cast<T>(eps) * row.power * row.power));
     for (Index j = 0; j < x.cols(); ++j) {
       T value = T(row.values[j] * scale.power * scale.rest);

@@ -86,11 +86,12 @@ class UnitRMSNorm {
   template <DenseExpr D>
   [[nodiscard]] Matrix<typename D::Scalar> apply(const D& x) const {
     if (x.cols() != dim_) detail::raise<ShapeError>("RMSNorm of dimension {} on rows of length {}", dim_, x.cols());
+    const auto& rows = x.derived().eval();  // an expression is evaluated once; a matrix is not copied
     Matrix<typename D::Scalar> y(x.rows(), x.cols());
     for (Index t = 0; t < x.rows(); ++t) {
-      const auto scale = detail::inverse_rms(x.row(t), eps_);
+      const auto scale = detail::inverse_rms(rows.row(t), eps_);
       for (Index j = 0; j < dim_; ++j) {
-        y(t, j) = static_cast<typename D::Scalar>(static_cast<decltype(scale.rest)>(x(t, j)) * scale.power * scale.rest);
+        y(t, j) = static_cast<typename D::Scalar>(static_cast<decltype(scale.rest)>(rows(t, j)) * scale.power * scale.rest);
       }
     }
     return y;

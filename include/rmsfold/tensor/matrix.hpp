@@ -11,6 +11,20 @@
 
 namespace rmsfold {
 
+namespace detail {
+
+/// \f$\|m\|_F\f$ without overflow or underflow on the way; NaN when an entry is NaN, which Eigen's `stableNorm` hides.
+template <DenseExpr D>
+[[nodiscard]] typename D::Scalar safe_norm(const D& m) {
+  using T = typename D::Scalar;
+  if (m.size() == 0) return T(0);
+  const T largest = m.derived().cwiseAbs().template maxCoeff<Eigen::PropagateNaN>();
+  if (!(largest > T(0))) return largest;
+  return largest * (m.derived() / largest).matrix().norm();
+}
+
+}  // namespace detail
+
 /// Exact values of a stored matrix or vector. @returns the same shape.
 template <Storage S, int Rows>
 [[nodiscard]] Eigen::Matrix<Wide<S>, Rows, Eigen::Dynamic, Eigen::RowMajor> widened(
@@ -21,7 +35,8 @@ template <Storage S, int Rows>
 }
 
 /// Every entry rounded once to `S`. @returns the same shape.
-/// @throws RangeError when a finite entry is beyond the largest finite `S`: it would have become an infinity.
+/// @throws RangeError when a finite entry is beyond the largest finite `S`: it would have become an infinity. (Where `S` is what factors are composed in, `double` or
+///   wider, there is no wider number to see it in: an overflow is an infinity, as in all arithmetic.)
 template <Storage S, int Rows>
 [[nodiscard]] Eigen::Matrix<S, Rows, Eigen::Dynamic, Eigen::RowMajor> rounded(
     const Eigen::Matrix<std::type_identity_t<Wide<S>>, Rows, Eigen::Dynamic, Eigen::RowMajor>& values) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include <rmsfold/check/block.hpp>
 
+#include <limits>
+
 #include <rmsfold/fold/layer_norm.hpp>
 #include <rmsfold/group/haar.hpp>
 #include <rmsfold/group/hadamard.hpp>
@@ -135,6 +137,71 @@ TEST_CASE("check_block: a LayerNorm block in a basis that keeps the ones vector"
       {},
       rotate_writer(block.writer, generic)};
   CHECK_FALSE(check_block(block, naive, generic, generic, x).passed());
+}
+
+// What is stored exactly has no rounding to explain anything with.
+TEMPLATE_TEST_CASE("check_block: zeros do not loosen the threshold", "[check]", float, BF16) {
+  Random random(405);
+  Mlp<TestType> block = random_mlp<TestType>(random);
+  for (TestType& value : block.writer.weight.reshaped()) value = round_to<TestType>(0.01 * to_double(value));
+  block.writer.bias->setConstant(round_to<TestType>(0));
+  for (Index i = 0; i < 17; i += 2) block.readers[0].weight.row(i).setConstant(round_to<TestType>(0));
+  const Hadamard q = Hadamard::random(dim, random);
+  const Matrix<double> x = 0.5 * normal_matrix(tokens, dim, random);
+  CHECK(check_block(block, fold_and_rotate(block, q), q, q, x).passed());
+  Mlp<TestType> naive = rotate_block(block, SignedPermutation::identity(dim));
+  for (Linear<TestType>& reader : naive.readers) reader = rotate_reader(reader, q);
+  naive.writer = rotate_writer(block.writer, q);
+  CHECK_FALSE(check_block(block, naive, q, q, x).passed());
+  auto forgotten = fold_and_rotate(block, q);
+  forgotten.writer = block.writer;
+  CHECK_FALSE(check_block(block, forgotten, q, q, x).passed());
+}
+
+// A channel that is large in the stream and small in the readers: rotated, its rounding is spread over all.
+TEMPLATE_TEST_CASE("check_block: a massive activation is no mistake", "[check]", float, BF16) {
+  Random random(406);
+  Mlp<TestType> block = random_mlp<TestType>(random);
+  for (Linear<TestType>& reader : block.readers) {
+    for (Index i = 0; i < reader.out(); ++i)
+      reader.weight(i, 3) = round_to<TestType>(1e-4 * to_double(reader.weight(i, 3)));
+  }
+  Matrix<double> x = 0.5 * normal_matrix(tokens, dim, random);
+  x.col(3) *= 3000;
+  const Hadamard q = Hadamard::random(dim, random);
+  CHECK(check_block(block, fold_and_rotate(block, q), q, q, x).passed());
+}
+
+TEST_CASE("check_block: a dense rotation is as orthogonal as it says", "[check]") {
+  Random random(407);
+  const Mlp<double> block = random_mlp<double>(random);
+  const Matrix<double> x = normal_matrix(tokens, dim, random);
+  for (const double scale : {1.0, 1000.0}) {
+    const Orthogonal<double> in = haar_orthogonal<double>(dim, random), out = haar_orthogonal<double>(dim, random);
+    CHECK(check_block(block, adapt_block(block, in, out), in, out, Matrix<double>(scale * x)).passed());
+  }
+  const Orthogonal<float> in = haar_orthogonal<float>(dim, random), out = haar_orthogonal<float>(dim, random);
+  CHECK(check_block(block, adapt_block(block, in, out), in, out, x).passed());
+  CHECK_FALSE(check_block(block, adapt_block(block, in, out).block, in, out, x).passed());
+}
+
+TEST_CASE("check_block: what is not finite, or overflows, does not pass", "[check]") {
+  Random random(408);
+  Mlp<double> block = random_mlp<double>(random);
+  const SignedPermutation p = SignedPermutation::random(dim, random);
+  Matrix<double> x = normal_matrix(tokens, dim, random);
+  x(2, 5) = std::numeric_limits<double>::quiet_NaN();
+  CHECK_FALSE(check_block(block, rotate_block(block, p), p, p, x).passed());
+  x(2, 5) = 1;
+  block.writer.weight *= 1e307;
+  Mlp<double> off = rotate_block(block, p);
+  off.writer.weight.row(0) *= 1.01;
+  CHECK_FALSE(check_block(block, off, p, p, Matrix<double>(100 * x)).passed());
+
+  Mlp<double> narrow = block;
+  narrow.writer = scaled_linear<double>(dim - 1, 17, random);
+  CHECK_THROWS_AS(check_block(narrow, narrow, p, p, x), ShapeError);
+  CHECK_THROWS_AS(narrow.apply(x), ShapeError);
 }
 
 }  // namespace rmsfold

@@ -2,6 +2,7 @@
 #include <rmsfold/check/top_k.hpp>
 
 #include <cmath>
+#include <limits>
 
 #include <rmsfold/group/haar.hpp>
 
@@ -55,6 +56,23 @@ TEST_CASE("check_top_k: equal dense models, different sparse ones", "[check]") {
   CHECK_THROWS_AS(check_top_k(norm, readers, q, x, 0), RangeError);
   CHECK_THROWS_AS(check_top_k(norm, readers, q, x, n + 1), RangeError);
   CHECK_THROWS_AS(check_top_k(norm, {}, q, x, 1), ShapeError);
+}
+
+TEST_CASE(
+    "check_top_k: what is not finite has no order; selected zeros count as selected; large weights do not overflow",
+    "[check]") {
+  Matrix<double> x = test::rows({{1, 2, 3, 4}});
+  const RMSNorm<double> norm(RowVector<double>(test::rows({{2, 0, 0, 0}})), 0);
+  const SignedPermutation p = SignedPermutation::identity(4);
+  std::vector<Linear<double>> readers{{1e200 * Matrix<double>::Identity(4, 4), std::nullopt}};
+  const TopKReport report = check_top_k(norm, readers, p, x, 4);
+  CHECK(report.mean_differing == 0);
+  CHECK(report.dense_difference == 0);
+  CHECK(check_top_k(norm, readers, p, x, 1).mean_differing == 1);  // channel 0 behind the gain, channel 3 before it
+  CHECK(check_top_k(norm, readers, p, x, 1).folded_error == 1);
+  x(0, 1) = std::numeric_limits<double>::quiet_NaN();
+  CHECK_THROWS_AS(check_top_k(norm, readers, p, x, 2), InvariantError);
+  CHECK_THROWS_AS(top_k(x, 2), InvariantError);
 }
 
 }  // namespace rmsfold

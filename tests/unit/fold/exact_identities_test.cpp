@@ -230,7 +230,7 @@ TEST_CASE("exact identities: 9 and value bias, attention with grouped queries", 
   CHECK_FALSE(moved.value.bias.has_value());
   CHECK(distance(output(moved), want) <= rounding);
   CHECK(distance(output({moved.value, pair.output}), want) > visible);
-  CHECK_THROWS_AS(fold_value_bias(pair, head_dim, AttentionRows::less), RefusedError);  // C12
+  CHECK_THROWS_AS(fold_value_bias(pair, head_dim, AttentionRows::sum_below_one), RefusedError);  // C12
 }
 
 TEST_CASE("exact identities: 10, the norm deferred behind the product", "[fold]") {

@@ -2,14 +2,18 @@
 // Identities 7, 8 and 10 as stored weights have them, and what surrounds them; docs/theory.md names these tests.
 #include <rmsfold/fold/layer_norm.hpp>
 
+#include <rmsfold/fold/block.hpp>
 #include <rmsfold/fold/cancellation.hpp>
 #include <rmsfold/fold/centre.hpp>
 #include <rmsfold/fold/deferred.hpp>
+#include <rmsfold/fold/heads.hpp>
+#include <rmsfold/fold/latent.hpp>
 #include <rmsfold/group/fixes_ones.hpp>
 #include <rmsfold/group/hadamard.hpp>
 #include <rmsfold/group/hadamard_fixing_ones.hpp>
 
 #include <cmath>
+#include <limits>
 
 #include "support/catch.hpp"
 #include "support/compare.hpp"
@@ -211,6 +215,18 @@ TEST_CASE("identity 11: what dropping a norm costs, and when it must stay", "[fo
   CHECK(std::fabs(some.measured - some.predicted) <= gamma_n(8 * dim, 0x1p-53));
   CHECK_THROWS_AS(cancellation_error(first, test::random_linear<float>(7, dim, random), first, x), RefusedError);
 
+  // Nothing is hidden by overflow, underflow or NaN.
+  const UnitRMSNorm<float> half(7, 0.5);
+  const double at_1e160 = cancellation_error(first, reader, half, Matrix<double>(1e160 * x)).predicted;
+  const double at_1e20 = cancellation_error(first, reader, half, Matrix<double>(1e20 * x)).predicted;
+  CHECK(std::fabs(at_1e160 - at_1e20) <= gamma_n(8 * dim, 0x1p-53));  // eps has no say in either
+  const CancellationError tiny = cancellation_error(first, reader, half, Matrix<double>(1e-170 * x));
+  CHECK(std::fabs(tiny.predicted - (1 - std::sqrt(eps))) <= 4 * 0x1p-53);  // eps has all
+  Matrix<double> bad = x;
+  bad(0, 0) = std::numeric_limits<double>::quiet_NaN();
+  CHECK_FALSE(is_finite(cancellation_error(first, reader, half, bad).predicted));
+  CHECK_THROWS_AS(cancellation_error(first, reader, half, Matrix<double>(0, dim)), ShapeError);
+
   // C9: queries and keys are normed again, values are not.
   CHECK_NOTHROW(require_cancellable(std::vector<NormedReader>{{"q_proj", true}, {"k_proj", true}}));
   CHECK_THROWS_WITH(
@@ -283,6 +299,31 @@ TEST_CASE("A2: a whole LayerNorm model becomes an RMSNorm model, and can be rota
   wrong = converted;
   wrong.readers[1].bias = original.readers[1].bias;
   CHECK(off(wrong) > 1e-3);
+}
+
+TEST_CASE("folds: sizes that do not fit are errors, not memory", "[fold]") {
+  Random random(508);
+  const LayerNorm<double> norm = random_layer_norm<double>(random);
+  std::vector<Linear<double>> readers{test::random_linear<double>(8, dim, random)};
+  readers[0].bias = RowVector<double>::Ones(3);
+  CHECK_THROWS_AS(fold_gain(norm, readers, MissingBias::create), ShapeError);
+  CHECK_THROWS_AS(fold_gain(norm, std::vector<Linear<double>>{}, MissingBias::keep), ShapeError);
+
+  ValueOutput<double> pair{test::random_linear<double>(4, dim, random), test::random_linear<double>(6, 8, random)};
+  pair.output.bias = RowVector<double>::Ones(2);
+  CHECK_THROWS_AS(fold_value_bias(pair, 2, AttentionRows::sum_to_one), ShapeError);
+  const ValueOutput<double> none{{Matrix<double>(0, dim), RowVector<double>()}, {Matrix<double>(6, 8), std::nullopt}};
+  CHECK_THROWS_AS(fold_value_bias(none, 2, AttentionRows::sum_to_one), ShapeError);
+  CHECK_THROWS_AS(rotate_heads(none, BlockDiagonal<SignedPermutation>({SignedPermutation::identity(0)})), ShapeError);
+
+  const Latent<double, RMSNorm<double>> latent{test::random_linear<double>(3, dim, random),
+                                               test::random_norm<double>(5, eps, random),
+                                               test::random_linear<double>(4, 5, random)};
+  CHECK_THROWS_AS(latent.apply(batch(random)), ShapeError);
+  CHECK_THROWS_AS(latent.bypass(batch(random)), ShapeError);
+  const std::vector<Matrix<double>> qkv(3, Matrix<double>::Ones(2, 4));
+  CHECK_THROWS_AS((CausalAttention{0, 1}(qkv)), ShapeError);
+  CHECK_THROWS_AS((CausalAttention{1, 0}(qkv)), ShapeError);
 }
 
 }  // namespace rmsfold
