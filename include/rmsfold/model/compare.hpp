@@ -5,8 +5,10 @@
 
 #include <cmath>
 #include <cstring>
+#include <deque>
 #include <functional>
 #include <mutex>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -116,67 +118,105 @@ void compare_exactly(ComparisonCollector& collector, const S* wanted, const std:
 
 }  // namespace detail
 
-/// Compares one tensor of B with its recomputation.
-/// @param basis_error        error of an entry of the plan's rotations where they were estimated; 0 when they are known.
-/// @param earlier_roundings  how often the weights were rounded to their type on the way from A to B, but for the last time.
-/// @throws IoError; RefusedError when A holds a number that a rotation would spread.
-/// @par Cost  one read of both, and the tensor's transformation.
-[[nodiscard]] inline TensorComparison compare_tensor(const Model& a, const Model& b, const Plan& plan, const TensorPlan& planned, double basis_error,
-                                                     double earlier_roundings, unsigned threads, const std::function<void(std::uint64_t)>& on_bytes = {}) {
-  TensorComparison result;
-  result.name = planned.name;
-  detail::ComparisonCollector collector(result);
-  const TensorProgram program(a, plan, planned);
-  const bool is_neutral = planned.action == TensorPlan::Action::neutralise;
-  const bool moves_only = program.is_exact() && earlier_roundings == 0;
-  result.exact = is_neutral || (earlier_roundings == 0 && (program.is_exact() || program.is_product_only()));
-  const Index at_once = program.rows_per_chunk(detail::chunk_bytes);
-  std::vector<std::byte> before, after;
-  for (Index row = 0; row < program.rows(); row += at_once) {
-    const Index count = (std::min)(at_once, program.rows() - row);
-    const std::uint64_t offset = static_cast<std::uint64_t>(row) * program.row_bytes();
-    before.resize(static_cast<std::size_t>(count) * program.row_bytes());
-    after.resize(before.size());
-    a.checkpoint().read(planned.source, offset, before);
-    b.checkpoint().read(b.source_of(planned.name), offset, after);
-    visit_dtype(program.dtype(), [&](auto scalar) {
-      using S = decltype(scalar);
-      const auto stored = [&](Index r, Index c) { return after.data() + static_cast<std::size_t>((r - row) * program.cols() + c) * sizeof(S); };
-      if (is_neutral) {
-        const std::vector<S> ones(static_cast<std::size_t>(count * program.cols()), round_to<S>(1));
-        detail::compare_exactly(collector, ones.data(), after.data(), program.cols(), row, 0, count, program.cols());
-      } else if (moves_only) {
-        program.run<S>(before, row, count, threads, [&](const Tile<S>& t) {
-          detail::compare_exactly(collector, t.values, stored(t.row, t.col), program.cols(), t.row, t.col, t.rows, t.cols);
-        });
-      } else if (result.exact) {
-        program.run<double>(before, row, count, threads, [&](const Tile<double>& t) {
-          std::vector<S> wanted(static_cast<std::size_t>(t.rows * t.cols));
-          for (std::size_t i = 0; i < wanted.size(); ++i) wanted[i] = round_to<S>(t.values[i]);
-          detail::compare_exactly(collector, wanted.data(), stored(t.row, t.col), program.cols(), t.row, t.col, t.rows, t.cols);
-        });
-      } else {
-        program.run<double>(before, row, count, threads, [&](const Tile<double>& t) {
-          const Eigen::Map<const Matrix<double>> expected(t.values, t.rows, t.cols);
-          Matrix<double> composition = program.composition_error(t, basis_error);
+namespace detail {
+
+/// Compares a piece. @param before,after  the piece in A and in B, as stored, dense.
+inline void compare_piece(ComparisonCollector& collector, const TensorProgram& program, const TensorPlan& planned, const Piece& piece, std::span<const std::byte> before,
+                          std::span<const std::byte> after, double basis_error, double earlier_roundings, Workspace& workspace) {
+  const bool is_exact = earlier_roundings == 0 && (program.is_exact() || program.is_product_only());
+  visit_dtype(program.dtype(), [&](auto scalar) {
+    using S = decltype(scalar);
+    const auto stored = [&](Index r, Index c) {
+      return after.data() + static_cast<std::size_t>((r - piece.row) * piece.cols + (c - piece.col)) * sizeof(S);
+    };
+    if (planned.action == TensorPlan::Action::neutralise) {
+      const std::vector<S> ones(static_cast<std::size_t>(piece.rows * piece.cols), round_to<S>(1));
+      compare_exactly(collector, ones.data(), after.data(), piece.cols, piece.row, piece.col, piece.rows, piece.cols);
+    } else if (program.is_exact() && earlier_roundings == 0) {
+      program.run<S>(before, piece, workspace, [&](const Tile<S>& t) {
+        compare_exactly(collector, t.values, stored(t.row, t.col), piece.cols, t.row, t.col, t.rows, t.cols);
+      });
+    } else if (is_exact) {
+      std::vector<S> wanted;
+      program.run<double>(before, piece, workspace, [&](const Tile<double>& t) {
+        wanted.resize(static_cast<std::size_t>(t.rows * t.cols));
+        static_cast<void>(store_rounded<S>(std::span(t.values, wanted.size()), std::as_writable_bytes(std::span(wanted))));
+        compare_exactly(collector, wanted.data(), stored(t.row, t.col), piece.cols, t.row, t.col, t.rows, t.cols);
+      });
+    } else {
+      program.run<double>(before, piece, workspace, [&](const Tile<double>& t) {
+        const Eigen::Map<const Matrix<double>> expected(t.values, t.rows, t.cols);
+        Matrix<double> composition = program.composition_error(t, basis_error);
+        if (earlier_roundings > 0) {
           composition.colwise() += earlier_roundings * unit_roundoff<S>() * expected.rowwise().norm();
           composition.rowwise() += RowVector<double>(earlier_roundings * unit_roundoff<S>() * expected.colwise().norm());
-          const auto found = [&](Index i, Index j) {
-            S value;
-            std::memcpy(&value, stored(t.row + i, t.col + j), sizeof(S));
-            return to_double(value);
-          };
-          collector.add(
-              t.row, t.col, t.rows, t.cols,
-              [&](Index i, Index j) { return std::fabs(found(i, j) - expected(i, j)) / detail::stored_bound<S>(expected(i, j), composition(i, j)); },
-              [&](Index i, Index j) { return expected(i, j); }, found);
-        });
-      }
-    });
-    if (on_bytes) on_bytes(before.size());
+        }
+        const auto found = [&](Index i, Index j) {
+          S value;
+          std::memcpy(&value, stored(t.row + i, t.col + j), sizeof(S));
+          return to_double(value);
+        };
+        collector.add(
+            t.row, t.col, t.rows, t.cols,
+            [&](Index i, Index j) { return std::fabs(found(i, j) - expected(i, j)) / stored_bound<S>(expected(i, j), composition(i, j)); },
+            [&](Index i, Index j) { return expected(i, j); }, found);
+      });
+    }
+  });
+}
+
+}  // namespace detail
+
+/// Compares every planned tensor of B with its recomputation from A, in the plan's order.
+/// @param basis_error        error of an entry of the plan's rotations where they were estimated; 0 when they are known.
+/// @param earlier_roundings  how often the weights were rounded to their type on the way from A to B, but for the last time.
+/// @param on_bytes           called with the bytes of each piece that is done, one call at a time; may be empty.
+/// @throws IoError; RefusedError when A holds a number that a rotation would spread.
+/// @par Cost  one read of both, and the transformation; memory for some pieces, whatever the size of the tensors.
+[[nodiscard]] inline std::vector<TensorComparison> compare_tensors(const Model& a, const Model& b, const Plan& plan, double basis_error, double earlier_roundings,
+                                                                   unsigned threads, const std::function<void(std::uint64_t)>& on_bytes = {}) {
+  struct Job {
+    std::size_t tensor;
+    Piece piece;
+  };
+  std::vector<TensorComparison> results(plan.tensors.size());
+  std::deque<detail::ComparisonCollector> collectors;
+  std::vector<Job> jobs;
+  for (std::size_t i = 0; i < plan.tensors.size(); ++i) {
+    const TensorPlan& planned = plan.tensors[i];
+    const TensorProgram program(a, plan, planned);
+    results[i].name = planned.name;
+    results[i].exact =
+        planned.action == TensorPlan::Action::neutralise || (earlier_roundings == 0 && (program.is_exact() || program.is_product_only()));
+    collectors.emplace_back(results[i]);
+    for (const Piece& piece : program.pieces(threads)) jobs.push_back({i, piece});
   }
-  if (result.single_column >= 0 && result.expected != 0) result.column_ratio = result.found / result.expected;
-  return result;
+  struct State {
+    Workspace workspace;
+    std::vector<std::byte> after;
+  };
+  std::mutex guard;
+  parallel_for(static_cast<Index>(jobs.size()), threads, [] { return State(); }, [&](State& state, Index number) {
+    const auto& [index, piece] = jobs[static_cast<std::size_t>(number)];
+    const TensorPlan& planned = plan.tensors[index];
+    const TensorProgram program(a, plan, planned);
+    const std::size_t bytes = program.bytes_of(piece);
+    const auto read = [&](std::vector<std::byte>& buffer, const Model& model, const std::string& name) {
+      if (buffer.size() < bytes) buffer.resize(bytes);
+      const std::span<std::byte> all = std::span(buffer).first(bytes);
+      program.for_each_run(piece, [&](std::uint64_t offset, std::size_t at, std::size_t length) { model.checkpoint().read(name, offset, all.subspan(at, length)); });
+      return std::span<const std::byte>(all);
+    };
+    const std::span<const std::byte> before = read(state.workspace.raw, a, planned.source);
+    const std::span<const std::byte> after = read(state.after, b, b.source_of(planned.name));
+    detail::compare_piece(collectors[index], program, planned, piece, before, after, basis_error, earlier_roundings, state.workspace);
+    const std::lock_guard lock(guard);
+    if (on_bytes) on_bytes(bytes);
+  });
+  for (TensorComparison& result : results) {
+    if (result.single_column >= 0 && result.expected != 0) result.column_ratio = result.found / result.expected;
+  }
+  return results;
 }
 
 }  // namespace rmsfold::model

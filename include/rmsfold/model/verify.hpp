@@ -212,7 +212,7 @@ class Verification {
     const std::uint64_t bytes = model.info(tensor).bytes();
     std::vector<std::byte> buffer;
     for (std::uint64_t at = 0; at < bytes; at += buffer.size()) {
-      buffer.resize(static_cast<std::size_t>((std::min<std::uint64_t>)(chunk_bytes, bytes - at)));
+      buffer.resize(static_cast<std::size_t>((std::min<std::uint64_t>)(TensorProgram::piece_bytes, bytes - at)));
       model.checkpoint().read(model.source_of(tensor), at, buffer);
       hash.update(buffer);
     }
@@ -239,7 +239,8 @@ class Verification {
       const TensorProgram program(a_, report_.plan, planned);
       const std::vector<std::byte> raw = a_.checkpoint().read(planned.source);
       Matrix<double> expected(program.rows(), program.cols());
-      program.run<double>(raw, 0, program.rows(), options_.threads, [&](const Tile<double>& t) {
+      Workspace workspace;
+      program.run<double>(raw, {0, 0, program.rows(), program.cols()}, workspace, [&](const Tile<double>& t) {
         expected.block(t.row, t.col, t.rows, t.cols) = Eigen::Map<const Matrix<double>>(t.values, t.rows, t.cols);
       });
       const std::vector<BasisEstimate> heads = estimate_heads(expected, b_.read_matrix(param.name), graph.size.head_dim,
@@ -267,12 +268,13 @@ class Verification {
     std::uint64_t total = 0;
     for (const TensorPlan& planned : report_.plan.tensors) total += a_.info(planned.name).bytes();
     std::uint64_t done = 0;
-    for (const TensorPlan& planned : report_.plan.tensors) {
-      report_.tensors.push_back(compare_tensor(a_, b_, report_.plan, planned, basis_error_, earlier_roundings_, options_.threads, [&](std::uint64_t bytes) {
-        done += bytes;
-        progress("elements", done, total);
-      }));
-      const TensorComparison& result = report_.tensors.back();
+    report_.tensors = model::compare_tensors(a_, b_, report_.plan, basis_error_, earlier_roundings_, options_.threads, [&](std::uint64_t bytes) {
+      done += bytes;
+      progress("elements", done, total);
+    });
+    for (std::size_t i = 0; i < report_.tensors.size(); ++i) {
+      const TensorComparison& result = report_.tensors[i];
+      const TensorPlan& planned = report_.plan.tensors[i];
       if (result.passed()) continue;
       Diagnosis diagnosis = diagnose(a_, b_, report_.plan, planned, result, basis_error_);
       report_.findings.push_back({planned.name, role_of(planned), std::move(diagnosis.text),
