@@ -78,6 +78,7 @@ set(rmsfold_model_headers
   include/rmsfold/model/plan.hpp
   include/rmsfold/model/recipe.hpp
   include/rmsfold/model/rotation.hpp
+  include/rmsfold/model/shards.hpp
   include/rmsfold/model/site_check.hpp
   include/rmsfold/model/sites.hpp
   include/rmsfold/model/statistics.hpp

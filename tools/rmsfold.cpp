@@ -25,11 +25,16 @@ const CLI::Validator not_negative([](const std::string& text) { return text.rfin
 
 void add_common(CLI::App& command, Common& common) {
   command.add_flag("--json", common.json, "One JSON document on standard output");
+  command.add_flag("--stats", common.stats, "Also seconds, bytes and peak memory");
   command.add_flag("-q,--quiet", common.quiet, "Print nothing but errors (and JSON); the exit status tells");
+}
+
+void add_threads(CLI::App& command, Common& common) {
   command.add_option("--threads", common.threads, "Threads; results do not depend on it")->check(CLI::Range(1, 1024))->default_str("one per processor");
 }
 
 void add_opening(CLI::App& command, Common& common) {
+  add_threads(command, common);
   command.add_option("--head", common.head, "Which tensor is the output head, when config.json and the files disagree")->check(CLI::IsMember({"stored", "tied"}));
   command.add_flag("--trust-config", common.trust_config, "Accept a config.json that names custom code (auto_map)");
   command.add_flag("--ignore-index", common.ignore_index, "Take the tensors from the shards' headers, not from the index");
@@ -86,6 +91,8 @@ int run(int argc, char** argv) {
     command->add_flag("--dry-run", options->dry_run, "Print the plan, checked, and write nothing");
     command->add_flag("--force", options->force, "Replace an existing OUT, atomically");
     command->add_flag("--no-fsync", options->no_fsync, "Do not wait for the disk");
+    command->add_flag("--resume", options->resume, "Keep the whole shards of an interrupted run, checked by their hashes, and keep them again when interrupted");
+    command->add_option("--part", options->part, "Write only the shards of part i of n (\"2/8\"), or of this process of mpirun or srun (\"auto\"); then: rmsfold finish OUT");
     add_common(*command, common);
     add_opening(*command, common);
   }
@@ -99,8 +106,17 @@ int run(int argc, char** argv) {
   rotate_command->add_flag("--no-fold", rotate_options.no_fold, "Do not fold; refused for a dense rotation unless every gain is constant")->excludes(fold_too);
   rotate_command->add_flag("--again", rotate_options.again, "Rotate a model that is rotated already");
   rotate_command->footer("Examples:\n  rmsfold rotate SmolLM2-135M rotated --rotation hadamard --seed 7 --heads\n  rmsfold rotate SmolLM2-135M permuted --rotation signed-permutation\n"
-                         "  rmsfold rotate permuted back --recipe permuted/rmsfold.json --inverse");
-  fold_command->footer("Example:\n  rmsfold fold SmolLM2-135M folded");
+                         "  rmsfold rotate permuted back --recipe permuted/rmsfold.json --inverse\n"
+                         "  mpirun -n 4 rmsfold rotate SmolLM2-135M rotated --rotation hadamard --part auto && rmsfold finish rotated");
+  fold_command->footer("Examples:\n  rmsfold fold SmolLM2-135M folded\n  rmsfold fold SmolLM2-135M folded --resume    after an interruption");
+
+  FinishCommandOptions finish_options;
+  CLI::App* finish_command = app.add_subcommand("finish", "Make OUT of what the parts of fold or rotate wrote, once all of them are done");
+  finish_command->add_option("OUT", finish_options.out, "Directory that the parts were given")->required();
+  finish_command->add_flag("--force", finish_options.force, "Replace an existing OUT, atomically");
+  finish_command->add_flag("--no-fsync", finish_options.no_fsync, "Do not wait for the disk");
+  add_common(*finish_command, common);
+  finish_command->footer("Example:\n  rmsfold fold SmolLM2-135M folded --part 1/2\n  rmsfold fold SmolLM2-135M folded --part 2/2    the same time, perhaps elsewhere\n  rmsfold finish folded");
 
   VerifyCommandOptions verify_options;
   CLI::App* verify_command = app.add_subcommand("verify", "Are two models the same function? Element by element and by logits; if not: where, and which step looks wrong");
@@ -119,7 +135,7 @@ int run(int argc, char** argv) {
   try {
     if (argc > 1 && argv[1][0] != '-') static_cast<void>(app.get_subcommand(argv[1]));
   } catch (const CLI::OptionNotFound&) {
-    fmt::print(stderr, "rmsfold: there is no command {}: inspect, check, fold, rotate or verify\n", argv[1]);
+    fmt::print(stderr, "rmsfold: there is no command {}: inspect, check, fold, rotate, finish or verify\n", argv[1]);
     return Exit::bad_input;
   }
   try {
@@ -128,23 +144,28 @@ int run(int argc, char** argv) {
     if (error.get_exit_code() != 0) fmt::print(stderr, "rmsfold: ");
     return app.exit(error) == 0 ? Exit::done : Exit::bad_input;
   }
-  if (*inspect_command) return inspect(common, inspect_options);
+  const auto with_stats = [&](int status) {
+    print_stats(common);
+    return status;
+  };
+  if (*inspect_command) return with_stats(inspect(common, inspect_options));
   if (*check_command) {
     if (check_options.dim == 0 && check_options.model.empty()) {
       fmt::print(stderr, "rmsfold check: give a MODEL or --dim N\n");
       return Exit::bad_input;
     }
-    return check(common, check_options);
+    return with_stats(check(common, check_options));
   }
-  if (*fold_command) return transform(common, fold_options);
+  if (*fold_command) return with_stats(transform(common, fold_options));
+  if (*finish_command) return with_stats(tool::finish(common, finish_options));
   if (*rotate_command) {
     if (rotate_options.recipe.empty() && rotate_command->count("--rotation") == 0) {
       fmt::print(stderr, "rmsfold rotate: say which --rotation (hadamard, orthogonal, signed-permutation, permutation or a FILE), or give a --recipe\n");
       return Exit::bad_input;
     }
-    return transform(common, rotate_options);
+    return with_stats(transform(common, rotate_options));
   }
-  return verify(common, verify_options);
+  return with_stats(verify(common, verify_options));
 }
 
 }  // namespace

@@ -22,6 +22,7 @@
 #include <rmsfold/model/plan.hpp>
 #include <rmsfold/model/recipe.hpp>
 #include <rmsfold/model/rotation.hpp>
+#include <rmsfold/model/shards.hpp>
 #include <rmsfold/model/site_check.hpp>
 #include <rmsfold/model/sites.hpp>
 #include <rmsfold/model/statistics.hpp>

@@ -5,17 +5,18 @@ source "$RMSFOLD_SOURCE_DIR/tests/cli/models.bash"
 
 run --help
 expect_status 0
-for command in inspect check fold rotate verify; do
+for command in inspect check fold rotate finish verify; do
   expect_stdout "$command"
 done
 expect_stdout 'Exit status: 0 done or equal, 1 not equal, 2 bad input or usage, 3 I/O or resource failure'
 expect_stdout 'Examples:'
-for command in check fold rotate verify; do
+for command in check fold rotate finish verify; do
   run "$command" --help
   expect_status 0
   expect_stdout 'Example'
   expect_stdout '--json'
   expect_stdout '--quiet'
+  expect_stdout '--stats'
 done
 
 run --version
@@ -39,6 +40,8 @@ refused 'subcommand'
 refused 'no-such-command' no-such-command
 refused 'MODEL' inspect
 refused 'OUT' fold "$demo_model"
+refused 'OUT' finish
+refused 'nothing was begun' finish out
 refused 'no-such-model' inspect "$work/no-such-model"
 refused 'no-such-model' fold "$work/no-such-model" out
 refused 'no-such-model' verify "$demo_model" "$work/no-such-model"

@@ -52,7 +52,7 @@ int check_synthetic(const Common& common, const CheckOptions& options) {
     return check_equivalence(norm, readers, q, x);
   });
   if (common.json) {
-    fmt::print("{}\n", to_json(report));
+    print_json(common, io::parse_json(to_json(report), "report"));
   } else if (!common.quiet) {
     fmt::print("A norm of dimension {} with log-normal gains (sigma 0.5), one reader of {} outputs, {}, rotation {}, {} Gaussian tokens\n\n{}", n, n + n / 2,
                options.dtype, options.rotation.rotation, options.tokens, to_table(report));
@@ -89,7 +89,7 @@ int check(const Common& common, const CheckOptions& options) {
       json["sites"].push_back(std::move(entry));
     }
     json["notes"] = notes;
-    print_json(json);
+    print_json(common, std::move(json));
     return report.passed() ? Exit::done : Exit::not_equal;
   }
   print_notes(common, notes);

@@ -34,14 +34,21 @@ struct CheckOptions {
 };
 int check(const Common& common, const CheckOptions& options);
 
+/// rmsfold finish OUT
+struct FinishCommandOptions {
+  std::string out;
+  bool force = false, no_fsync = false;
+};
+int finish(const Common& common, const FinishCommandOptions& options);
+
 /// rmsfold fold MODEL OUT, rmsfold rotate MODEL OUT
 struct TransformOptions {
   std::string model, out;
   bool is_fold = false;  // the command `fold`
   RotationOptions rotation;
-  std::string recipe;
+  std::string recipe, part;
   bool heads = false, inverse = false, fold = false, no_fold = false;
-  bool dry_run = false, force = false, no_fsync = false, again = false;
+  bool dry_run = false, force = false, no_fsync = false, again = false, resume = false;
 };
 int transform(const Common& common, const TransformOptions& options);
 

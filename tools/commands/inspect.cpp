@@ -110,7 +110,7 @@ int inspect(const Common& common, const InspectOptions& options) {
     }
     json["steps"] = steps;
     json["notes"] = model.notes();
-    print_json(json);
+    print_json(common, std::move(json));
     return Exit::done;
   }
 

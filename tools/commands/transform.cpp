@@ -2,6 +2,10 @@
 #include <rmsfold/model/transform.hpp>
 
 #include <chrono>
+#include <charconv>
+#include <cstdlib>
+#include <optional>
+#include <string_view>
 
 #include <fmt/format.h>
 
@@ -42,6 +46,48 @@ model::Step resolve(const TransformOptions& options) {
   return step;
 }
 
+/// A number that is nothing but digits.
+std::optional<std::size_t> whole_number(std::string_view text) {
+  std::size_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+/// Which part the launcher made this process: its rank, counted from 0, of so many.
+model::Part part_of_launcher() {
+  for (const auto& [rank_name, size_name] : {std::pair{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"}, std::pair{"SLURM_PROCID", "SLURM_NTASKS"}}) {
+    const char* rank_text = std::getenv(rank_name);
+    const char* size_text = std::getenv(size_name);
+    if (rank_text == nullptr || size_text == nullptr) continue;
+    const std::optional<std::size_t> rank = whole_number(rank_text), size = whole_number(size_text);
+    if (!rank || !size || *rank >= *size) rmsfold::detail::raise<RefusedError>("--part auto: {}={} and {}={} are no rank and size", rank_name, rank_text, size_name, size_text);
+    if (*size == 1 && std::getenv("SLURM_ARRAY_TASK_ID") != nullptr) {
+      rmsfold::detail::raise<RefusedError>(
+          "--part auto: each task of a SLURM array is a job of its own, with one process: say --part $SLURM_ARRAY_TASK_ID/$SLURM_ARRAY_TASK_COUNT, with --array=1-n");
+    }
+    return {*rank + 1, *size};
+  }
+  rmsfold::detail::raise<RefusedError>(
+      "--part auto: neither OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE (Open MPI's mpirun) nor SLURM_PROCID and SLURM_NTASKS (srun) are set: say --part i/n");
+}
+
+/// What was typed for --part.
+std::optional<model::Part> parse_part(const std::string& typed) {
+  if (typed.empty()) return std::nullopt;
+  if (typed == "auto") return part_of_launcher();
+  const std::size_t slash = (std::min)(typed.find('/'), typed.size());
+  const std::optional<std::size_t> number = whole_number(std::string_view(typed).substr(0, slash));
+  const std::optional<std::size_t> of = slash < typed.size() ? whole_number(std::string_view(typed).substr(slash + 1)) : std::nullopt;
+  if (!number || !of || *number < 1 || *number > *of) rmsfold::detail::raise<RefusedError>("--part {}: it is i/n, with i from 1 to n, or auto", typed);
+  return model::Part{*number, *of};
+}
+
+void print_summary(const std::string& what, const model::RunSummary& summary, double seconds) {
+  fmt::print("{}: {} tensors multiplied, {} gains set to 1, {} copied; {} in {:.2f} s ({}/s)\n", what, summary.transformed, summary.neutralised, summary.copied,
+             human_bytes(static_cast<double>(summary.bytes)), seconds, human_bytes(static_cast<double>(summary.bytes) / seconds));
+}
+
 void print_plan(const model::Model& model, const model::Plan& plan) {
   fmt::print("{:<50} {:<18} {}\n", "tensor", "becomes", "why");
   for (const model::TensorPlan& tensor : plan.tensors) {
@@ -77,6 +123,7 @@ io::Json plan_json(const model::Model& model, const model::Plan& plan) {
 int transform(const Common& common, const TransformOptions& options) {
   const auto start = std::chrono::steady_clock::now();
   const model::Model model(options.model, common.open_options());
+  const std::optional<model::Part> part = parse_part(options.part);
   const model::Plan plan = model::make_plan(model, resolve(options));
   std::vector<std::string> notes = model.notes();
   notes.insert(notes.end(), plan.notes.begin(), plan.notes.end());
@@ -84,7 +131,7 @@ int transform(const Common& common, const TransformOptions& options) {
     if (common.json) {
       io::Json json = plan_json(model, plan);
       json["notes"] = notes;
-      print_json(json);
+      print_json(common, std::move(json));
     } else if (!common.quiet) {
       print_notes(common, notes);
       print_plan(model, plan);
@@ -102,6 +149,8 @@ int transform(const Common& common, const TransformOptions& options) {
   run.fsync = !options.no_fsync;
   run.force = options.force;
   run.again = options.again;
+  run.resume = options.resume;
+  run.part = part;
   model::RunSummary summary;
   {
     ProgressLine progress(common, options.is_fold ? "folding" : "rotating", "B");
@@ -111,14 +160,45 @@ int transform(const Common& common, const TransformOptions& options) {
   notes.insert(notes.end(), summary.notes.begin(), summary.notes.end());
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (common.json) {
-    print_json({{"out", options.out}, {"step", model::to_json(plan.step, plan.basis)}, {"bytes", summary.bytes}, {"transformed", summary.transformed},
-                {"neutralised", summary.neutralised}, {"copied", summary.copied}, {"seconds", seconds}, {"notes", notes}});
+    io::Json json{{"out", options.out}, {"step", model::to_json(plan.step, plan.basis)}, {"bytes", summary.bytes}, {"transformed", summary.transformed},
+                  {"neutralised", summary.neutralised}, {"copied", summary.copied}, {"shards", summary.shards}, {"shards_kept", summary.shards_kept},
+                  {"seconds", seconds}, {"notes", notes}};
+    if (part) json["part"] = {{"number", part->number}, {"of", part->of}};
+    print_json(common, std::move(json));
     return Exit::done;
   }
   print_notes(common, notes);
+  if (common.quiet) return Exit::done;
+  if (!part) {
+    print_summary(options.out, summary, seconds);
+    return Exit::done;
+  }
+  const std::string name = fmt::format("{}, part {}/{}", options.out, part->number, part->of);
+  const std::size_t shards = model.checkpoint().shards().size();
+  if (summary.shards == 0) {
+    fmt::print("{}: nothing to do, since there {} only {} shard{}\n", name, shards == 1 ? "is" : "are", shards, shards == 1 ? "" : "s");
+  } else {
+    print_summary(fmt::format("{}, {} of {} shards", name, summary.shards, shards), summary, seconds);
+  }
+  fmt::print("when all parts are done: rmsfold finish {}\n", options.out);
+  return Exit::done;
+}
+
+int finish(const Common& common, const FinishCommandOptions& options) {
+  const auto start = std::chrono::steady_clock::now();
+  model::FinishOptions how;
+  how.fsync = !options.no_fsync;
+  how.force = options.force;
+  const model::RunSummary summary = model::finish(options.out, how);
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (common.json) {
+    print_json(common, {{"out", options.out}, {"bytes", summary.bytes}, {"transformed", summary.transformed}, {"neutralised", summary.neutralised},
+                        {"copied", summary.copied}, {"shards", summary.shards}, {"seconds", seconds}, {"notes", summary.notes}});
+    return Exit::done;
+  }
+  print_notes(common, summary.notes);
   if (!common.quiet) {
-    fmt::print("{}: {} tensors multiplied, {} gains set to 1, {} copied; {} in {:.2f} s ({}/s)\n", options.out, summary.transformed, summary.neutralised,
-               summary.copied, human_bytes(static_cast<double>(summary.bytes)), seconds, human_bytes(static_cast<double>(summary.bytes) / seconds));
+    fmt::print("{}: complete, {} in {} shard{}\n", options.out, human_bytes(static_cast<double>(summary.bytes)), summary.shards, summary.shards == 1 ? "" : "s");
   }
   return Exit::done;
 }

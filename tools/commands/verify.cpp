@@ -141,7 +141,7 @@ int verify(const Common& common, const VerifyCommandOptions& options) {
   lines.clear();
   if (options.record) record(report, b);
   if (common.json) {
-    print_json(to_json(report));
+    print_json(common, to_json(report));
   } else if (!common.quiet) {
     std::vector<std::string> notes = a.notes();
     notes.insert(notes.end(), report.notes.begin(), report.notes.end());

@@ -6,13 +6,16 @@
 #include <algorithm>
 #include <cmath>
 #include <concepts>
+#include <memory>
 #include <optional>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include <rmsfold/core/random.hpp>
 #include <rmsfold/group/hadamard_matrix.hpp>
 #include <rmsfold/group/signed_permutation.hpp>
+#include <rmsfold/kernel/hadamard.hpp>
 
 namespace rmsfold {
 
@@ -48,6 +51,7 @@ class Hadamard {
     factors_ = std::move(*factors);
     for (const Index f : factors_) blocks_.push_back(f == 2 ? SignMatrix() : hadamard_block(f));
     scale_ = 1 / std::sqrt(static_cast<double>(n));
+    prepare();
   }
 
   /// Random signs on the left, a random signed permutation on the right, drawn in this order: neither symmetric nor an involution (for n > 2).
@@ -70,12 +74,17 @@ class Hadamard {
     result.left_ = right_.inverse();
     result.right_ = left_.inverse();
     for (SignMatrix& block : result.blocks_) block = block.transpose().eval();
+    result.prepare();
     return result;
   }
 
   /// Multiplies the middle axis of `[outer, dim, inner]` by Q, in place. @throws nothing but bad_alloc.
+  /// @note `float` and `double` go through kernels that do the same additions in the same order: the bits are those of the loops below.
   template <Real S>
   void apply(S* data, Index outer, Index inner) const {
+    if constexpr (std::same_as<S, float> || std::same_as<S, double>) {
+      if (kernel::apply(std::get<kernel::Transform<S>>(*kernels_), data, outer, inner)) return;
+    }
     left_.apply(data, outer, inner);
     Index after = dim() * inner;  // elements behind one index of the current factor's axis
     Index before = outer;
@@ -152,11 +161,34 @@ class Hadamard {
     }
   }
 
+  /// What the kernels need, made once and shared by copies.
+  void prepare() {
+    kernels_ = std::make_shared<const std::tuple<kernel::Transform<float>, kernel::Transform<double>>>(transform<float>(), transform<double>());
+  }
+
+  template <class S>
+  [[nodiscard]] kernel::Transform<S> transform() const {
+    const Index n = dim();
+    kernel::Transform<S> result(n, static_cast<S>(scale_));
+    for (Index i = 0; i < n; ++i) {
+      const std::size_t k = static_cast<std::size_t>(i);
+      result.take(i, left_.source()[k], left_.sign()[k] < 0);
+      result.put(right_.source()[k], i, right_.sign()[k] < 0);
+    }
+    std::size_t f = 0;
+    for (; f < factors_.size() && factors_[f] != 2; ++f) {
+      result.add_block(factors_[f], [&](Index i, Index j) { return blocks_[f](i, j) > 0; });
+    }
+    result.add_twos(static_cast<int>(factors_.size() - f));
+    return result;
+  }
+
   SignedPermutation left_;
   SignedPermutation right_;
   std::vector<Index> factors_;
   std::vector<SignMatrix> blocks_;
   double scale_ = 1;
+  std::shared_ptr<const std::tuple<kernel::Transform<float>, kernel::Transform<double>>> kernels_;
 };
 
 static_assert(Isometry<Hadamard>);

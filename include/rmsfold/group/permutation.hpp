@@ -4,6 +4,8 @@
 /// Permutations of the channels: the changes of basis that every pointwise node survives, kept as indices and applied without rounding.
 
 #include <algorithm>
+#include <concepts>
+#include <cstdint>
 #include <numeric>
 #include <utility>
 #include <vector>
@@ -11,8 +13,27 @@
 #include <rmsfold/core/half.hpp>
 #include <rmsfold/core/random.hpp>
 #include <rmsfold/group/isometry.hpp>
+#include <rmsfold/kernel/permute.hpp>
 
 namespace rmsfold {
+
+namespace detail {
+
+/// `kernel::permute` where elements are negated by their highest bit. @returns whether it was done.
+template <class S>
+[[nodiscard]] bool permuted_by_kernel(S* data, Index outer, Index dim, Index inner, const Index* source, const int* sign) {
+  if constexpr (Half<S>) {
+    return kernel::permute<std::uint16_t>(data, outer, dim, inner, source, sign);
+  } else if constexpr (std::same_as<S, float>) {
+    return kernel::permute<std::uint32_t>(data, outer, dim, inner, source, sign);
+  } else if constexpr (std::same_as<S, double>) {
+    return kernel::permute<std::uint64_t>(data, outer, dim, inner, source, sign);
+  } else {
+    return false;
+  }
+}
+
+}  // namespace detail
 
 /// An element of the symmetric group: \f$(xP)_j = x_{\pi(j)}\f$, that is \f$P_{\pi(j),j} = 1\f$.
 ///
@@ -72,6 +93,7 @@ class Permutation {
   /// Multiplies the middle axis of `[outer, dim, inner]` by P, in place; on storage scalars too. @par Cost one read and one write; exact, no rounding.
   template <Storage S>
   void apply(S* data, Index outer, Index inner) const {
+    if (detail::permuted_by_kernel(data, outer, dim(), inner, source_.data(), nullptr)) return;
     gather(data, outer, inner, [inner](std::size_t, const S* from, S* to) { std::copy(from, from + inner, to); });
   }
 

@@ -76,6 +76,7 @@ class SignedPermutation {
   /// Multiplies the middle axis of `[outer, dim, inner]` by P, in place; on storage scalars too. @par Cost one read and one write; exact, no rounding.
   template <Storage S>
   void apply(S* data, Index outer, Index inner) const {
+    if (detail::permuted_by_kernel(data, outer, dim(), inner, source().data(), sign().data())) return;
     moves_.gather(data, outer, inner, [&](std::size_t j, const S* from, S* to) {
       if (sign()[j] > 0) {
         std::copy(from, from + inner, to);

@@ -125,13 +125,13 @@ class File {
   /// Permission bits, without set-id and sticky bits. @throws IoError
   [[nodiscard]] ::mode_t permissions() const { return status().st_mode & 0777u; }
 
-  /// Fills `out` from the bytes at `offset`. @throws IoError when the system fails, or when the file ends first.
+  /// Fills `out` from the bytes at `offset`. @throws IoError when the system fails; FormatError when the file ends first.
   void read_exact(std::uint64_t offset, std::span<std::byte> out) const {
     while (!out.empty()) {
       const ::ssize_t count = detail::retry([&] { return ::pread(fd_, out.data(), out.size(), to_offset(offset)); });
       if (count == -1) detail::raise_system("read", path_, errno);
       if (count == 0) {
-        detail::raise<IoError>("{} was truncated while being read: it ends at byte {}, {} more were expected",
+        detail::raise<FormatError>("{} was truncated while being read: it ends at byte {}, {} more were expected",
                                printable(path_), offset, out.size());
       }
       out = out.subspan(static_cast<std::size_t>(count));

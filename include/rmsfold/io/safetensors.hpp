@@ -392,8 +392,8 @@ class SafetensorsFile {
   }
 
   /// Fills `out` with bytes of a tensor of this file, from byte `offset` of the tensor on.
-  /// @throws ShapeError when the tensor ends before `out` is full; IoError when reading fails or the file has been
-  /// truncated since.
+  /// @throws ShapeError when the tensor ends before `out` is full; IoError when reading fails; FormatError when the file
+  /// has been truncated since.
   void read(const TensorInfo& tensor, std::span<std::byte> out, std::uint64_t offset = 0) const {
     const bool is_inside = tensor.begin <= tensor.end && tensor.end <= data_bytes_;
     if (!is_inside || offset > tensor.bytes() || out.size() > tensor.bytes() - offset) {

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -114,34 +115,41 @@ struct Manifest {
   return open;
 }
 
-/// The manifest of a run. @param earlier  steps of the input's own manifest. @param hashes  of every tensor written
-[[nodiscard]] inline io::Json make_manifest(const Model& model, const Plan& plan, const std::vector<io::Json>& earlier,
-                                            const std::map<std::string, TensorHashes>& hashes) {
+/// The manifest of a run without the hashes, which `add_hashes` adds when they are known.
+/// @param earlier  steps of the input's own manifest. @param stored  names of the tensors of the output
+[[nodiscard]] inline io::Json make_manifest(const Model& model, const Plan& plan, const std::vector<io::Json>& earlier, const std::set<std::string>& stored) {
   io::Json root;
   root["format"] = manifest_format;
   root["rmsfold"] = fmt::format("{}.{}.{}", RMSFOLD_VERSION_MAJOR, RMSFOLD_VERSION_MINOR, RMSFOLD_VERSION_PATCH);
   root["family"] = std::string(model.graph().family->model_type);
   root["steps"] = earlier;
   root["steps"].push_back(to_json(plan.step, plan.basis));
-  io::Json& tensors = root["tensors"];
-  tensors = io::Json::object();
+  io::Json::object_t tensors;  // appended to, since looking a key up is linear
+  std::set<std::string> left_alone = stored;
   for (const TensorPlan& tensor : plan.tensors) {
-    const auto hash = hashes.find(tensor.name);
-    if (hash == hashes.end()) continue;  // a tied head that is not stored
-    io::Json& entry = tensors[tensor.name];
+    if (left_alone.erase(tensor.name) == 0) continue;  // a tied head that is not stored
+    io::Json entry;
     if (tensor.source != tensor.name) entry["source"] = tensor.source;
     entry["result"] = detail::formula(tensor, model.info(tensor.name).shape.size());
     for (const Factor& factor : tensor.factors) {
       if (factor.kind == Factor::Kind::gain) entry["gain"] = factor.of;
     }
     if (!tensor.why.empty()) entry["why"] = tensor.why;
+    tensors.emplace_back(tensor.name, std::move(entry));
+  }
+  for (const std::string& name : left_alone) tensors.emplace_back(name, io::Json{{"result", "unchanged"}, {"why", "left alone"}});
+  root["tensors"] = std::move(tensors);
+  return root;
+}
+
+/// Completes a manifest. @throws FormatError when a tensor of it has no hashes.
+inline void add_hashes(io::Json& manifest, const std::map<std::string, TensorHashes>& hashes) {
+  for (auto& [name, entry] : manifest.at("tensors").get_ref<io::Json::object_t&>()) {
+    const auto hash = hashes.find(name);
+    if (hash == hashes.end()) rmsfold::detail::raise<FormatError>("tensor {} is in no finished shard", io::printable(name));
     entry["before"] = hash->second.before;
     entry["after"] = hash->second.after;
   }
-  for (const auto& [name, hash] : hashes) {
-    if (!tensors.contains(name)) tensors[name] = {{"result", "unchanged"}, {"why", "left alone"}, {"before", hash.before}, {"after", hash.after}};
-  }
-  return root;
 }
 
 }  // namespace rmsfold::model

@@ -115,7 +115,8 @@ class Model {
  private:
   void decide_head(HeadChoice choice) {
     head_is_stored_ = checkpoint_.find(head_tensor()) != nullptr;
-    const bool copies_embedding = head_is_stored_ && checkpoint_.find(embedding_tensor()) && equal_bytes(head_tensor(), embedding_tensor());
+    head_is_tied_ = choice == HeadChoice::tied || (choice == HeadChoice::undecided && graph_.tied);
+    const bool copies_embedding = head_is_tied_ && head_is_stored_ && checkpoint_.find(embedding_tensor()) && equal_bytes(head_tensor(), embedding_tensor());
     const std::string_view flag = graph_.family->skeleton->tie.flag;
     if (choice == HeadChoice::stored && !head_is_stored_) {
       rmsfold::detail::raise<FormatError>("{}: --head stored, but there is no tensor {}", checkpoint_.directory().string(), head_tensor());
@@ -129,7 +130,6 @@ class Model {
       rmsfold::detail::raise<FormatError>("{}: \"{}\" is false, but no file holds {}: an incomplete download, or say --head tied", config_.file(), flag,
                                           head_tensor());
     }
-    head_is_tied_ = choice == HeadChoice::tied || (choice == HeadChoice::undecided && graph_.tied);
     stored_head_is_stale_ = head_is_tied_ && head_is_stored_ && !copies_embedding;
     if (stored_head_is_stale_) notes_.push_back(head_tensor() + " is not used and will be dropped, as --head tied says");
     if (head_is_tied_ != graph_.tied) notes_.push_back("\"" + std::string(flag) + "\" will be corrected, as --head says");

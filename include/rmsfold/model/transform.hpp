@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 /// @file
-/// Carrying out a plan: a new checkpoint directory, tensor by tensor, complete or not there at all.
+/// Carrying out a plan: a new checkpoint directory, tensor by tensor, complete or not there at all; by one process, or a part of it by each of several.
 
 #include <algorithm>
 #include <atomic>
@@ -11,11 +11,14 @@
 #include <filesystem>
 #include <functional>
 #include <limits>
-#include <map>
+#include <memory>
 #include <mutex>
+#include <numeric>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -23,6 +26,7 @@
 #include <rmsfold/io/hash.hpp>
 #include <rmsfold/io/output_directory.hpp>
 #include <rmsfold/model/manifest.hpp>
+#include <rmsfold/model/shards.hpp>
 #include <rmsfold/model/tensor_program.hpp>
 
 namespace rmsfold::model {
@@ -36,16 +40,10 @@ struct RunOptions {
   bool fsync = true;     ///< wait until the disk has everything before the output appears
   bool force = false;    ///< replace an existing output
   bool again = false;    ///< rotate a model that is rotated already
-  Progress progress;     ///< may be empty
-};
-
-/// What a run did.
-struct RunSummary {
-  std::uint64_t bytes = 0;         ///< tensor bytes written
-  std::size_t transformed = 0;     ///< tensors multiplied by factors
-  std::size_t neutralised = 0;     ///< gains set to 1
-  std::size_t copied = 0;          ///< tensors copied byte for byte
-  std::vector<std::string> notes;  ///< for the user
+  /// Go on with what an interrupted run left, and leave what is done when this one is interrupted. A part always does.
+  bool resume = false;
+  std::optional<Part> part;  ///< write only the shards of one part; `finish` makes the output of them
+  Progress progress;         ///< may be empty
 };
 
 namespace detail {
@@ -85,8 +83,7 @@ class Turns {
 
 class Transformation {
  public:
-  Transformation(const Model& model, const Plan& plan, const std::filesystem::path& out, const RunOptions& options)
-      : model_(model), plan_(plan), options_(options), out_(out, model.checkpoint().directory(), options.force) {
+  Transformation(const Model& model, const Plan& plan, const RunOptions& options) : model_(model), plan_(plan), options_(options) {
     if (const auto path = model.checkpoint().manifest_path()) earlier_ = read_manifest(*path).steps;
     const std::vector<io::Json> open = open_rotations(earlier_);
     if (plan.step.rotation != RotationKind::none && !open.empty() && !options.again && !undoes(to_json(plan.step, plan.basis), open.back())) {
@@ -94,44 +91,40 @@ class Transformation {
           "{} was already rotated, as its {} says, and this step does not undo that; --again rotates it once more, --recipe {} --inverse undoes it",
           model.checkpoint().directory().string(), io::Checkpoint::manifest_name, (model.checkpoint().directory() / io::Checkpoint::manifest_name).string());
     }
+    if (options.part && (options.part->number < 1 || options.part->number > options.part->of)) {
+      rmsfold::detail::raise<RefusedError>("part {} of {}: parts are counted from 1", options.part->number, options.part->of);
+    }
     for (std::size_t i = 0; i < plan.tensors.size(); ++i) plan_index_.emplace(plan.tensors[i].name, i);
-    summary_.notes = out_.notes();
+    lay_out();
+    job_ = make_job();
   }
 
-  RunSummary run() {
-    lay_out();
-    const Index jobs = tensors_.empty() ? 0 : tensors_.back().first_job + tensors_.back().jobs;
-    parallel_for(jobs, options_.threads, [] { return Workspace(); }, [&](Workspace& workspace, Index job) {
-      try {
-        do_job(job, workspace);
-      } catch (...) {
-        turns_.fail(job);
-        throw;
-      }
-    });
-    for (Shard& shard : shards_) {  // those without a tensor
-      if (shard.remaining == 0 && shard.tensors == 0) open(shard);
+  /// A whole run is: every part, then the end that `finish` makes.
+  RunSummary run(const std::filesystem::path& out) {
+    io::OutputOptions how;
+    how.force = options_.force;
+    how.shared = options_.part.has_value();
+    how.stays = options_.resume;
+    how.keep = [this](const std::filesystem::path& partial) { return goes_on_with(partial); };
+    how.set_up = [this](const std::filesystem::path& partial) { set_up(partial); };
+    out_.emplace(out, model_.checkpoint().directory(), how);
+    job_.manifest = nullptr;  // it lies in the partial directory now
+    io::detail::LockFile mine;
+    if (options_.part) take_part(mine);
+    RunSummary summary;
+    summary.notes = out_->notes();
+    choose_shards(summary);
+    out_->require_space(total_);
+    write_shards();
+    if (options_.part) {
+      summarise(summary);
+    } else {
+      RunSummary all = complete(*out_, options_.fsync);
+      all.shards_kept = summary.shards_kept;
+      all.notes.insert(all.notes.begin(), summary.notes.begin(), summary.notes.end());
+      summary = std::move(all);
     }
-    std::map<std::string, TensorHashes> hashes;
-    for (Tensor& tensor : tensors_) {
-      hashes[tensor.name] = std::move(tensor.hashes);
-      const bool is_copy = tensor.planned == nullptr || tensor.planned->action == TensorPlan::Action::copy;
-      ++(is_copy ? summary_.copied : tensor.planned->action == TensorPlan::Action::neutralise ? summary_.neutralised : summary_.transformed);
-      if (tensor.non_finite > 0) {
-        summary_.notes.push_back(fmt::format("tensor {}: {} entries are infinite or NaN, in the input and so in the output", tensor.name, tensor.non_finite.load()));
-      }
-    }
-    write_index();
-    write_config();
-    write_rotation();
-    io::write_text_file(out_.path() / io::Checkpoint::manifest_name, make_manifest(model_, plan_, earlier_, hashes).dump(1) + "\n");
-    for (const std::string& name : model_.checkpoint().other_files()) {
-      if (name != rotation_file_name) io::copy_file(model_.checkpoint().directory() / name, out_.path() / name);
-    }
-    report(0);
-    out_.commit(options_.fsync);
-    summary_.bytes = total_;
-    return std::move(summary_);
+    return summary;
   }
 
  private:
@@ -140,9 +133,21 @@ class Transformation {
     std::string name;
     std::vector<io::TensorInfo> layout;
     std::optional<io::Metadata> metadata;
-    std::size_t tensors = 0;
+    std::uint64_t bytes = 0;       // of its tensors
+    std::size_t first_tensor = 0;  // when this run writes it
     std::optional<io::SafetensorsWriter> writer;  // while some of its tensors are unfinished
     std::size_t remaining = 0;                    // of them
+  };
+
+  /// What a tensor needs while it is worked on.
+  struct Work {
+    std::optional<TensorProgram> program;  // when it is multiplied
+    std::vector<Piece> pieces;
+    Index before_turn = 0;
+    Index after_turn = 0;
+    io::Xxh3 before;
+    io::Xxh3 after;
+    std::atomic<std::uint64_t> non_finite = 0;
   };
 
   /// A tensor of the output, and how far it is.
@@ -155,16 +160,12 @@ class Transformation {
     std::uint64_t bytes = 0;
     Index first_job = 0;
     Index jobs = 0;
-
-    std::optional<TensorProgram> program;  // while it is computed
-    std::vector<Piece> pieces;
     Index remaining = 0;
-    Index before_turn = 0;
-    Index after_turn = 0;
-    io::Xxh3 before;
-    io::Xxh3 after;
-    std::atomic<std::uint64_t> non_finite = 0;
+    std::unique_ptr<Work> work;
+    std::uint64_t non_finite = 0;
     TensorHashes hashes;
+
+    [[nodiscard]] TensorPlan::Action action() const { return planned == nullptr ? TensorPlan::Action::copy : planned->action; }
   };
 
   [[nodiscard]] const TensorPlan* plan_of(const std::string& tensor) const {
@@ -172,9 +173,7 @@ class Transformation {
     return found == plan_index_.end() ? nullptr : &plan_.tensors[found->second];
   }
 
-  [[nodiscard]] static bool is_multiplied(const Tensor& tensor) {
-    return tensor.planned != nullptr && tensor.planned->action == TensorPlan::Action::transform;
-  }
+  [[nodiscard]] static bool is_multiplied(const Tensor& tensor) { return tensor.action() == TensorPlan::Action::transform; }
 
   void report(std::uint64_t bytes) {
     const std::lock_guard lock(progress_guard_);
@@ -182,8 +181,7 @@ class Transformation {
     if (options_.progress) options_.progress(done_, total_);
   }
 
-  /// The input's shards, with the head right after the embedding when the output stores one that the input does not, and without a stale one; and the jobs, in the
-  /// order of the bytes.
+  /// The input's shards, with the head right after the embedding when the output stores one that the input does not, and without a stale one.
   void lay_out() {
     for (const io::Shard& from : model_.checkpoint().shards()) {
       Shard& shard = shards_.emplace_back();
@@ -198,8 +196,178 @@ class Transformation {
           shard.layout.push_back(std::move(head));  // the same offsets: a stable sort by them keeps it behind the embedding
         }
       }
-      shard.tensors = shard.remaining = shard.layout.size();
-      for (const std::size_t index : io::data_order(shard.layout)) add_tensor(shards_.size() - 1, index);
+      for (const io::TensorInfo& tensor : shard.layout) shard.bytes += tensor.bytes();
+    }
+  }
+
+  [[nodiscard]] ShardJob make_job() const {
+    ShardJob job;
+    job.parts = options_.part ? options_.part->of : 0;
+    std::error_code error;
+    job.model = std::filesystem::absolute(model_.checkpoint().directory(), error).string();
+    std::set<std::string> stored;
+    std::vector<std::uint64_t> bytes;
+    for (const Shard& shard : shards_) {
+      bytes.push_back(shard.bytes);
+      job.shards.push_back(shard.name);
+      for (const io::TensorInfo& tensor : shard.layout) stored.insert(tensor.name);
+    }
+    job.part_of = assign_shards(bytes, (std::max)(std::size_t{1}, job.parts));
+    job.manifest = make_manifest(model_, plan_, earlier_, stored);
+    job.plan = plan_hash(job);
+    return job;
+  }
+
+  /// Everything that the output's bytes depend on, but the weights themselves: of them, the gains.
+  [[nodiscard]] std::string plan_hash(const ShardJob& job) const {
+    io::Xxh3 hash;
+    const auto add = [&](const auto& numbers) { hash.update(std::as_bytes(std::span(numbers.data(), static_cast<std::size_t>(numbers.size())))); };
+    const auto add_rotation = [&](const Rotation& q) {
+      if (const Orthogonal<double>* dense = q.as_dense()) return add(dense->matrix());
+      RowVector<double> image(q.dim());  // of numbers that differ: it determines a signed permutation
+      for (Index j = 0; j < image.size(); ++j) image[j] = static_cast<double>(j + 1);
+      q.apply(image.data(), 1, 1);
+      add(image);
+    };
+    hash.update(io::bytes_of(job.manifest.dump()));
+    for (const Shard& shard : shards_) {
+      hash.update(io::bytes_of(shard.name));
+      hash.update(io::bytes_of(io::to_text({shard.layout, shard.metadata})));
+    }
+    for (const Site& site : plan_.sites) add(site.gain);
+    if (plan_.basis.stream) add_rotation(*plan_.basis.stream);
+    for (const auto& [space, heads] : plan_.basis.heads) {
+      for (const Rotation& block : heads.blocks()) add_rotation(block);
+    }
+    return hash.hex();
+  }
+
+  /// Whether to go on with a partial directory that was found, instead of beginning anew.
+  [[nodiscard]] bool goes_on_with(const std::filesystem::path& partial) const {
+    const std::optional<ShardJob> found = read_job(partial);
+    const bool is_whole_run = !options_.part;
+    if (!found) {
+      std::error_code error;
+      const bool is_complete = std::filesystem::exists(partial / io::Checkpoint::manifest_name, error);
+      if (is_complete && !options_.force && (options_.part || options_.resume)) {
+        rmsfold::detail::raise<RefusedError>("{} is complete: 'rmsfold finish' gives it its name, --force begins anew", io::printable(partial));
+      }
+      return false;
+    }
+    const bool is_same = found->plan == job_.plan;
+    if (is_whole_run && options_.resume) {
+      if (is_same) return true;
+      if (!options_.force) {
+        rmsfold::detail::raise<RefusedError>("{} was begun with other options, another model or another version of rmsfold; --force begins anew",
+                                             io::printable(partial));
+      }
+      return false;
+    }
+    if (!is_whole_run && is_same && found->parts == job_.parts) return true;
+    if (found->parts > 0 && !options_.force) {
+      rmsfold::detail::raise<RefusedError>(
+          "{} holds the work of {} parts{}: 'rmsfold finish' makes the output of it when all of them are done, {}--force begins anew", io::printable(partial),
+          found->parts, is_same ? "" : " with other options, of another model or by another version of rmsfold",
+          is_same ? is_whole_run ? "--resume goes on with it alone, " : fmt::format("--part i/{} goes on with it, ", found->parts) : "");
+    }
+    return false;
+  }
+
+  /// Everything but the shards and the manifest; the job comes last, which says that the rest is there.
+  void set_up(const std::filesystem::path& partial) const {
+    std::filesystem::create_directory(partial / job_folder);
+    write_index(partial);
+    write_config(partial);
+    write_rotation(partial);
+    for (const std::string& name : model_.checkpoint().other_files()) {
+      if (name != rotation_file_name) io::copy_file(model_.checkpoint().directory() / name, partial / name);
+    }
+    write_job(partial, job_);
+  }
+
+  /// Keeps a second process away from the same part.
+  void take_part(io::detail::LockFile& lock) const {
+    const std::string name = fmt::format("part-{}-of-{}.lock", options_.part->number, options_.part->of);
+    const std::string refusal = fmt::format("another rmsfold is writing part {} of {}: wait for it to end", options_.part->number, options_.part->of);
+    while (!lock.acquire(out_->path() / job_folder / name, refusal)) {
+    }
+  }
+
+  /// Decides which shards this run writes: those of its part, but those that an earlier run has finished.
+  void choose_shards(RunSummary& summary) {
+    std::vector<std::size_t> mine(shards_.size());
+    std::iota(mine.begin(), mine.end(), std::size_t{0});
+    if (options_.part) {
+      const auto is_others = [&](std::size_t s) { return job_.part_of[s] != options_.part->number; };
+      mine.erase(std::remove_if(mine.begin(), mine.end(), is_others), mine.end());
+    }
+    std::vector<char> is_done(mine.size(), 0);
+    if (out_->was_kept()) {
+      parallel_for(static_cast<Index>(mine.size()), options_.threads, [] { return Workspace(); }, [&](Workspace& workspace, Index i) {
+        is_done[static_cast<std::size_t>(i)] = is_finished(shards_[mine[static_cast<std::size_t>(i)]], workspace) ? 1 : 0;
+      });
+    }
+    summary.shards = mine.size();
+    for (std::size_t i = 0; i < mine.size(); ++i) {
+      if (is_done[i] != 0) {
+        ++summary.shards_kept;
+        continue;
+      }
+      Shard& shard = shards_[mine[i]];
+      discard(shard);
+      shard.first_tensor = tensors_.size();
+      shard.remaining = shard.layout.size();
+      for (const std::size_t index : io::data_order(shard.layout)) add_tensor(mine[i], index);
+      total_ += shard.bytes;
+      todo_.push_back(mine[i]);
+    }
+    if (summary.shards_kept > 0 || (options_.resume && out_->was_kept() && !mine.empty())) {
+      summary.notes.push_back(fmt::format("{} of {} shards were there already, whole, and are kept", summary.shards_kept, summary.shards));
+    }
+  }
+
+  /// Removes an unfinished shard, and the manifest, which would say that all are finished.
+  void discard(const Shard& shard) const {
+    std::filesystem::remove(out_->path() / io::Checkpoint::manifest_name);
+    std::filesystem::remove(record_path(out_->path(), shard.name));
+    std::filesystem::remove(out_->path() / shard.name);
+  }
+
+  /// Size of a shard's input and when it was changed last.
+  [[nodiscard]] std::pair<std::uint64_t, std::int64_t> source_state(const Shard& shard) const {
+    const std::filesystem::path path = model_.checkpoint().directory() / shard.name;
+    return {std::filesystem::file_size(path), static_cast<std::int64_t>(std::filesystem::last_write_time(path).time_since_epoch().count())};
+  }
+
+  [[nodiscard]] static std::string header_hash(const std::vector<io::TensorInfo>& tensors, const std::optional<io::Metadata>& metadata) {
+    return io::xxh3_hex(io::bytes_of(io::to_text({tensors, metadata})));
+  }
+
+  /// Whether an earlier run has written a shard, by the same plan and from the same input, and every byte is still what it wrote.
+  [[nodiscard]] bool is_finished(const Shard& shard, Workspace& workspace) {
+    try {
+      const std::optional<ShardRecord> record = read_record(out_->path(), shard.name);
+      if (!record || record->plan != job_.plan || record->tensors.size() != shard.layout.size()) return false;
+      if (std::pair(record->source_bytes, record->source_modified) != source_state(shard)) return false;
+      const io::SafetensorsFile file(out_->path() / shard.name);
+      if (header_hash(file.tensors(), file.header().metadata) != record->header) return false;
+      for (std::size_t i = 0; i < record->tensors.size(); ++i) {
+        const io::TensorInfo* tensor = file.find(record->tensors[i]);
+        if (tensor == nullptr) return false;
+        io::Xxh3 hash;
+        for (std::uint64_t at = 0; at < tensor->bytes(); at += TensorProgram::piece_bytes) {
+          report(0);
+          const std::span<std::byte> raw = buffer(workspace, static_cast<std::size_t>((std::min<std::uint64_t>)(TensorProgram::piece_bytes, tensor->bytes() - at)));
+          file.read(*tensor, raw, at);
+          hash.update(raw);
+        }
+        if (hash.hex() != record->hashes[i].after) return false;
+      }
+      return true;
+    } catch (const FormatError&) {
+      return false;
+    } catch (const IoError&) {
+      return false;
     }
   }
 
@@ -216,8 +384,52 @@ class Transformation {
     tensor.first_job = first_job;
     const std::size_t pieces = is_multiplied(tensor) ? TensorProgram(model_, plan_, *tensor.planned).pieces(options_.threads).size()
                                                      : static_cast<std::size_t>((info.bytes() + TensorProgram::piece_bytes - 1) / TensorProgram::piece_bytes);
-    tensor.jobs = tensor.remaining = static_cast<Index>((std::max)(std::size_t{1}, pieces));
-    total_ += info.bytes();
+    const bool is_cut = tensor.action() != TensorPlan::Action::neutralise;
+    tensor.jobs = tensor.remaining = is_cut ? static_cast<Index>((std::max)(std::size_t{1}, pieces)) : 1;
+  }
+
+  void write_shards() {
+    report(0);
+    const Index jobs = tensors_.empty() ? 0 : tensors_.back().first_job + tensors_.back().jobs;
+    try {
+      parallel_for(jobs, options_.threads, [] { return Workspace(); }, [&](Workspace& workspace, Index job) {
+        try {
+          do_job(job, workspace);
+        } catch (...) {
+          turns_.fail(job);
+          throw;
+        }
+      });
+      for (const std::size_t s : todo_) {
+        if (!shards_[s].layout.empty()) continue;
+        open(shards_[s]);
+        close(shards_[s]);
+      }
+    } catch (...) {
+      std::error_code ignored;  // the first failure is the one to tell
+      for (const std::size_t s : todo_) {
+        if (shards_[s].writer) std::filesystem::remove(out_->path() / shards_[s].name, ignored);
+      }
+      throw;
+    }
+    report(0);
+  }
+
+  /// What this run wrote, in a summary of a part.
+  void summarise(RunSummary& summary) const {
+    for (const std::size_t s : todo_) add_up(shards_[s], summary);
+  }
+
+  void add_up(const Shard& shard, RunSummary& summary) const {
+    summary.bytes += shard.bytes;
+    for (std::size_t i = 0; i < shard.layout.size(); ++i) {
+      const Tensor& tensor = tensors_[shard.first_tensor + i];
+      const TensorPlan::Action action = tensor.action();
+      ++(action == TensorPlan::Action::copy ? summary.copied : action == TensorPlan::Action::neutralise ? summary.neutralised : summary.transformed);
+      if (tensor.non_finite > 0) {
+        summary.notes.push_back(fmt::format("tensor {}: {} entries are infinite or NaN, in the input and so in the output", tensor.name, tensor.non_finite));
+      }
+    }
   }
 
   void do_job(Index job, Workspace& workspace) {
@@ -227,7 +439,7 @@ class Transformation {
     begin(tensor);
     if (is_multiplied(tensor)) {
       multiply(tensor, number, job, workspace);
-    } else if (tensor.planned != nullptr && tensor.planned->action == TensorPlan::Action::neutralise) {
+    } else if (tensor.action() == TensorPlan::Action::neutralise) {
       neutralise(tensor);
     } else {
       copy(tensor, number, job, workspace);
@@ -239,16 +451,16 @@ class Transformation {
   void begin(Tensor& tensor) {
     const std::lock_guard lock(state_guard_);
     open(shards_[tensor.shard]);
-    if (is_multiplied(tensor) && !tensor.program) {
-      tensor.program.emplace(model_, plan_, *tensor.planned);
-      tensor.pieces = tensor.program->pieces(options_.threads);
+    if (tensor.work) return;
+    tensor.work = std::make_unique<Work>();
+    if (is_multiplied(tensor)) {
+      tensor.work->program.emplace(model_, plan_, *tensor.planned);
+      tensor.work->pieces = tensor.work->program->pieces(options_.threads);
     }
   }
 
   void open(Shard& shard) {
-    if (shard.writer) return;
-    shard.writer.emplace(out_.path() / shard.name, shard.layout, shard.metadata, io::data_order(shard.layout));
-    if (shard.tensors == 0) shard.writer->finish(options_.fsync);
+    if (!shard.writer) shard.writer.emplace(out_->path() / shard.name, shard.layout, shard.metadata, io::data_order(shard.layout));
   }
 
   /// Lets go of what the tensor needed when its last piece is done, and of the shard with its last tensor.
@@ -258,16 +470,31 @@ class Transformation {
       if (--tensor.remaining > 0) return;
     }
     finish_hashes(tensor, workspace);
-    tensor.program.reset();
-    tensor.pieces = {};
+    tensor.work.reset();
     Shard& shard = shards_[tensor.shard];
     {
       const std::lock_guard lock(state_guard_);
       if (--shard.remaining > 0) return;
     }
+    close(shard);
+  }
+
+  /// Finishes a shard's file, then says so in a record.
+  void close(Shard& shard) {
     shard.writer->finish(options_.fsync);
+    ShardRecord record;
+    record.plan = job_.plan;
+    record.header = header_hash(shard.writer->tensors(), shard.metadata);
+    record.bytes = std::filesystem::file_size(out_->path() / shard.name);
+    std::tie(record.source_bytes, record.source_modified) = source_state(shard);
+    add_up(shard, record.summary);
+    for (std::size_t i = 0; i < shard.layout.size(); ++i) {
+      Tensor& tensor = tensors_[shard.first_tensor + i];
+      record.tensors.push_back(tensor.name);
+      record.hashes.push_back(std::move(tensor.hashes));
+    }
+    write_record(out_->path(), shard.name, record);
     shard.writer.reset();
-    shard.layout.shrink_to_fit();
   }
 
   void write(Tensor& tensor, std::uint64_t offset, std::span<const std::byte> bytes) {
@@ -280,7 +507,7 @@ class Transformation {
     const std::uint64_t at = static_cast<std::uint64_t>(number) * TensorProgram::piece_bytes;
     const std::span<std::byte> raw = buffer(workspace, static_cast<std::size_t>((std::min<std::uint64_t>)(TensorProgram::piece_bytes, tensor.bytes - at)));
     model_.checkpoint().read(tensor.source, at, raw);
-    turns_.take(tensor.before_turn, number, job, [&] { tensor.before.update(raw); });
+    turns_.take(tensor.work->before_turn, number, job, [&] { tensor.work->before.update(raw); });
     write(tensor, at, raw);
     report(raw.size());
   }
@@ -288,44 +515,46 @@ class Transformation {
   void neutralise(Tensor& tensor) {
     const Dtype dtype = model_.dtype(tensor.name);
     std::vector<std::byte> bytes = model_.checkpoint().read(tensor.source);
-    tensor.before.update(bytes);
+    tensor.work->before.update(bytes);
     const std::vector<double> ones(bytes.size() / size_of(dtype), 1.0);
     static_cast<void>(store_rounded(dtype, ones, bytes));
-    tensor.after.update(bytes);
+    tensor.work->after.update(bytes);
     write(tensor, 0, bytes);
     report(bytes.size());
   }
 
   void multiply(Tensor& tensor, Index number, Index job, Workspace& workspace) {
-    const TensorProgram& program = *tensor.program;
-    const Piece& piece = tensor.pieces[static_cast<std::size_t>(number)];
+    Work& work = *tensor.work;
+    const TensorProgram& program = *work.program;
+    const Piece& piece = work.pieces[static_cast<std::size_t>(number)];
     const std::span<std::byte> raw = buffer(workspace, program.bytes_of(piece));
     program.for_each_run(piece, [&](std::uint64_t offset, std::size_t at, std::size_t length) {
       model_.checkpoint().read(tensor.source, offset, raw.subspan(at, length));
     });
     const bool in_order = program.is_contiguous(piece);
-    if (in_order) turns_.take(tensor.before_turn, number, job, [&] { tensor.before.update(raw); });
-    tensor.non_finite += compute(tensor, piece, raw, workspace);
-    if (in_order) turns_.take(tensor.after_turn, number, job, [&] { tensor.after.update(raw); });
+    if (in_order) turns_.take(work.before_turn, number, job, [&] { work.before.update(raw); });
+    work.non_finite += compute(tensor, piece, raw, workspace);
+    if (in_order) turns_.take(work.after_turn, number, job, [&] { work.after.update(raw); });
     program.for_each_run(piece, [&](std::uint64_t offset, std::size_t at, std::size_t length) { write(tensor, offset, raw.subspan(at, length)); });
     report(raw.size());
   }
 
   /// Pieces of columns are not in the order of the bytes: the tensor is read again, from the file cache.
   void finish_hashes(Tensor& tensor, Workspace& workspace) {
-    if (is_multiplied(tensor) && !tensor.pieces.empty() && !tensor.program->is_contiguous(tensor.pieces.front())) {
-      const io::File written = io::File::open(out_.path() / shards_[tensor.shard].name);
+    Work& work = *tensor.work;
+    if (is_multiplied(tensor) && !work.pieces.empty() && !work.program->is_contiguous(work.pieces.front())) {
+      const io::File written = io::File::open(out_->path() / shards_[tensor.shard].name);
       for (std::uint64_t at = 0; at < tensor.bytes; at += TensorProgram::piece_bytes) {
         const std::span<std::byte> raw = buffer(workspace, static_cast<std::size_t>((std::min<std::uint64_t>)(TensorProgram::piece_bytes, tensor.bytes - at)));
         model_.checkpoint().read(tensor.source, at, raw);
-        tensor.before.update(raw);
+        work.before.update(raw);
         written.read_exact(shards_[tensor.shard].writer->place_of(tensor.index) + at, raw);
-        tensor.after.update(raw);
+        work.after.update(raw);
       }
     }
-    tensor.hashes.before = tensor.before.hex();
-    const bool is_copy = tensor.planned == nullptr || tensor.planned->action == TensorPlan::Action::copy;
-    tensor.hashes.after = is_copy ? tensor.hashes.before : tensor.after.hex();
+    tensor.non_finite = work.non_finite;
+    tensor.hashes.before = work.before.hex();
+    tensor.hashes.after = tensor.action() == TensorPlan::Action::copy ? tensor.hashes.before : work.after.hex();
   }
 
   static std::span<std::byte> buffer(Workspace& workspace, std::size_t size) {
@@ -334,7 +563,7 @@ class Transformation {
   }
 
   std::uint64_t compute(const Tensor& tensor, const Piece& piece, std::span<std::byte> raw, Workspace& workspace) const {
-    const TensorProgram& program = *tensor.program;
+    const TensorProgram& program = *tensor.work->program;
     const std::size_t element = size_of(program.dtype());
     const auto place = [&](Index row, Index col, Index cols) {
       const std::size_t at = static_cast<std::size_t>((row - piece.row) * piece.cols + (col - piece.col)) * element;
@@ -364,28 +593,30 @@ class Transformation {
     });
   }
 
-  void write_index() const {
+  void write_index(const std::filesystem::path& partial) const {
     if (!model_.checkpoint().has_index() && shards_.size() == 1) return;
     io::Json index = model_.checkpoint().has_index() ? model_.checkpoint().index() : io::Json::object();
     if (!index.contains("metadata") || !index["metadata"].is_object()) index["metadata"] = io::Json::object();
     std::uint64_t elements = 0;
-    io::Json map = io::Json::object();
+    std::uint64_t bytes = 0;
+    io::Json::object_t map;  // appended to, since looking a key up is linear
     for (const Shard& shard : shards_) {
       for (const io::TensorInfo& tensor : shard.layout) {
-        map[tensor.name] = shard.name;
+        map.emplace_back(tensor.name, shard.name);
         elements += element_count(tensor.shape);
       }
+      bytes += shard.bytes;
     }
-    index["metadata"]["total_size"] = total_;
+    index["metadata"]["total_size"] = bytes;
     if (index["metadata"].contains("total_parameters")) index["metadata"]["total_parameters"] = elements;
     index["weight_map"] = std::move(map);
-    io::write_text_file(out_.path() / io::Checkpoint::index_name, index.dump(2) + "\n");
+    io::write_text_file(partial / io::Checkpoint::index_name, index.dump(2) + "\n");
   }
 
   /// The input's bytes when nothing in it changes.
-  void write_config() const {
+  void write_config(const std::filesystem::path& partial) const {
     const std::filesystem::path from = model_.checkpoint().directory() / io::Checkpoint::config_name;
-    const std::filesystem::path to = out_.path() / io::Checkpoint::config_name;
+    const std::filesystem::path to = partial / io::Checkpoint::config_name;
     if (plan_.output_is_tied == model_.graph().tied) {
       io::copy_file(from, to);
       return;
@@ -396,7 +627,7 @@ class Transformation {
   }
 
   /// Dense matrices beside the manifest, so that another machine has the same bits.
-  void write_rotation() const {
+  void write_rotation(const std::filesystem::path& partial) const {
     const Orthogonal<double>* dense = plan_.basis.stream ? plan_.basis.stream->as_dense() : nullptr;
     if (dense == nullptr) return;
     const auto undo = [&](const Matrix<double>& q) { return plan_.step.inverse ? Matrix<double>(q.transpose()) : q; };
@@ -420,7 +651,7 @@ class Transformation {
     const std::uint64_t head_dim = static_cast<std::uint64_t>(model_.graph().size.head_dim);
     std::vector<io::TensorInfo> tensors{info("rotation", {n, n})};
     if (!heads.empty()) tensors.push_back(info("heads", {heads.size() / (head_dim * head_dim), head_dim, head_dim}));
-    io::SafetensorsWriter writer(out_.path() / rotation_file_name, tensors);
+    io::SafetensorsWriter writer(partial / rotation_file_name, tensors);
     writer.write(std::size_t{0}, 0, std::as_bytes(std::span(stream.data(), static_cast<std::size_t>(stream.size()))));
     if (!heads.empty()) writer.write(std::size_t{1}, 0, std::as_bytes(std::span(heads)));
     writer.finish(options_.fsync);
@@ -429,17 +660,18 @@ class Transformation {
   const Model& model_;
   const Plan& plan_;
   const RunOptions& options_;
-  io::OutputDirectory out_;
   std::vector<io::Json> earlier_;
   std::unordered_map<std::string, std::size_t> plan_index_;
-  std::deque<Shard> shards_;
-  std::deque<Tensor> tensors_;  // in the order of their bytes
+  std::deque<Shard> shards_;        // of the whole model
+  ShardJob job_;
+  std::optional<io::OutputDirectory> out_;
+  std::vector<std::size_t> todo_;   // shards that this run writes
+  std::deque<Tensor> tensors_;      // of them, in the order of their bytes
   Turns turns_;
   std::mutex state_guard_;
   std::mutex progress_guard_;
   std::uint64_t total_ = 0;
   std::uint64_t done_ = 0;
-  RunSummary summary_;
 };
 
 }  // namespace detail
@@ -447,10 +679,12 @@ class Transformation {
 /// Writes the model that a plan describes to `out`, a new directory: same tensor names, shapes, dtypes, shards, order and metadata, other files carried over.
 ///
 /// Everything is written to `OUT.rmsfold-partial` and renamed at the end; when anything goes wrong, that is removed and `out` is untouched. The input is never written.
+/// With `options.part` only the shards of that part are written, and `finish` does the rest when all parts are done; with `options.resume` whole shards of an
+/// interrupted run are kept. The bytes of the output are the same, whoever wrote which shard.
 /// @throws RangeError when a result overflows its stored type; RefusedError; IoError; FormatError; Interrupted, from `options.progress`.
 /// @par Cost  one read and one write of the model; `working_memory`, whatever the model's size and the tensors'.
 inline RunSummary transform(const Model& model, const Plan& plan, const std::filesystem::path& out, const RunOptions& options = {}) {
-  return detail::Transformation(model, plan, out, options).run();
+  return detail::Transformation(model, plan, options).run(out);
 }
 
 }  // namespace rmsfold::model

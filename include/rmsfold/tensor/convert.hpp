@@ -4,12 +4,13 @@
 /// Between stored bytes and `double`: exact on the way in, one rounding on the way out, at any alignment.
 
 #include <bit>
+#include <concepts>
 #include <cstddef>
 #include <cstring>
 #include <span>
 
 #include <rmsfold/core/error.hpp>
-#include <rmsfold/core/finite.hpp>
+#include <rmsfold/kernel/convert.hpp>
 #include <rmsfold/tensor/dtype.hpp>
 
 namespace rmsfold {
@@ -19,26 +20,40 @@ static_assert(std::endian::native == std::endian::little, "stored tensors are li
 /// Exact values of `out.size()` stored elements. @pre bytes holds that many. @par Cost one pass.
 template <Storage S>
 void load_as_double(std::span<const std::byte> bytes, std::span<double> out) noexcept {
-  for (std::size_t i = 0; i < out.size(); ++i) {
-    S stored;
-    std::memcpy(&stored, bytes.data() + i * sizeof(S), sizeof(S));
-    out[i] = to_double(stored);
+  if constexpr (std::same_as<S, double>) {
+    if (!out.empty()) std::memcpy(out.data(), bytes.data(), out.size_bytes());
+  } else {
+    kernel::dispatch<kernel::Load<S>>(bytes.data(), out.data(), static_cast<Index>(out.size()));
   }
 }
 
-/// Rounds each value once to `S` and stores it.
+/// Rounds each value once to `S` and stores it. @pre out holds that many.
 /// @returns the position of the first finite value that `S` cannot hold (it would have become an infinity); -1 when there is none.
 template <Storage S>
 [[nodiscard]] Index store_rounded(std::span<const double> values, std::span<std::byte> out) noexcept {
-  Index overflow = -1;
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const S stored = round_to<S>(values[i]);
-    if constexpr (!std::same_as<S, double>) {
-      if (!is_finite(to_double(stored)) && is_finite(values[i]) && overflow < 0) overflow = static_cast<Index>(i);
-    }
-    std::memcpy(out.data() + i * sizeof(S), &stored, sizeof(S));
+  if constexpr (std::same_as<S, double>) {
+    if (!values.empty()) std::memcpy(out.data(), values.data(), values.size_bytes());
+    return -1;
+  } else {
+    return kernel::dispatch<kernel::Store<S>>(values.data(), out.data(), static_cast<Index>(values.size()));
   }
-  return overflow;
+}
+
+/// Stored elements times `factors`, each product formed in `double` and rounded once to `S`: a gain folded into one row, without a row of doubles.
+/// @pre bytes and out hold `factors.size()` elements; they may be the same memory. @returns as `store_rounded` of the products.
+template <Storage S>
+[[nodiscard]] Index scale_rounded(std::span<const std::byte> bytes, std::span<const double> factors, std::span<std::byte> out) noexcept {
+  if constexpr (std::same_as<S, double>) {
+    for (std::size_t i = 0; i < factors.size(); ++i) {
+      double value;
+      std::memcpy(&value, bytes.data() + i * sizeof(double), sizeof(double));
+      value *= factors[i];
+      std::memcpy(out.data() + i * sizeof(double), &value, sizeof(double));
+    }
+    return -1;
+  } else {
+    return kernel::dispatch<kernel::Scale<S>>(bytes.data(), factors.data(), out.data(), static_cast<Index>(factors.size()));
+  }
 }
 
 /// `load_as_double` for a dtype known at run time.
@@ -55,6 +70,14 @@ inline void load_as_double(Dtype dtype, std::span<const std::byte> bytes, std::s
     detail::raise<ShapeError>("{} bytes do not hold {} elements of {}", out.size(), values.size(), name_of(dtype));
   }
   return visit_dtype(dtype, [&](auto scalar) { return store_rounded<decltype(scalar)>(values, out); });
+}
+
+/// `scale_rounded` for a dtype known at run time.
+[[nodiscard]] inline Index scale_rounded(Dtype dtype, std::span<const std::byte> bytes, std::span<const double> factors, std::span<std::byte> out) {
+  if (out.size() != factors.size() * size_of(dtype) || bytes.size() != out.size()) {
+    detail::raise<ShapeError>("{} bytes to {} bytes do not hold {} elements of {}", bytes.size(), out.size(), factors.size(), name_of(dtype));
+  }
+  return visit_dtype(dtype, [&](auto scalar) { return scale_rounded<decltype(scalar)>(bytes, factors, out); });
 }
 
 }  // namespace rmsfold

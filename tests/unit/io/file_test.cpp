@@ -53,7 +53,7 @@ TEST_CASE("file: one that ends too soon is an exception", "[io]") {
   const File file = File::open(dir / "a");
   std::filesystem::resize_file(dir / "a", 6);
   CHECK(read(file, 0, 6) == "123456");
-  CHECK_THROWS_AS(read(file, 4, 4), IoError);
+  CHECK_THROWS_AS(read(file, 4, 4), rmsfold::FormatError);
   CHECK_THROWS_WITH(read(file, 4, 4), has_text("was truncated while being read") && has_text((dir / "a").native()));
 }
 
