@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Writes tests/data/golden/norms/norms.safetensors: what the stock norm classes of transformers and torch make of a few
+"""Writes tests/data/norms/norms.safetensors: what the stock norm classes of transformers and torch make of a few
 rows, for each class with its own cast order and each combination of types, or with --check compares the committed file.
 
 Names: `x/TYPE`, `gate/TYPE`, `weight/TYPE`, `one_plus_weight/TYPE`, `bias/TYPE`, and `CASE/XTYPE_WTYPE` for the output
