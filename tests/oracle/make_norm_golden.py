@@ -29,7 +29,7 @@ from transformers.models.olmo2.modeling_olmo2 import Olmo2RMSNorm
 from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextRMSNorm, Qwen3NextRMSNormGated
 from transformers.models.t5.modeling_t5 import T5LayerNorm
 
-FILE = pathlib.Path(__file__).resolve().parent.parent / "data" / "golden" / "norms" / "norms.safetensors"
+FILE = pathlib.Path(__file__).resolve().parent.parent / "data" / "norms" / "norms.safetensors"
 WIDTH = 64
 GROUPS = 2
 EPS = 1e-5  # the one that OlmoLayerNorm has built in
