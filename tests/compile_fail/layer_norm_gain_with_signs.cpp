@@ -1,4 +1,4 @@
-// expect: permutations and one global sign only; fold the gain first
+// expect: permutations and one global sign only
 // SPDX-License-Identifier: MIT
 /// @file
 /// A LayerNorm with a gain is transported by a permutation, not by one with signs.

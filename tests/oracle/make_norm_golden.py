@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Writes tests/data/golden/norms/norms.safetensors: what the stock norm classes of transformers and torch make of a few
+"""Writes tests/data/norms/norms.safetensors: what the stock norm classes of transformers and torch make of a few
 rows, for each class with its own cast order and each combination of types, or with --check compares the committed file.
 
 Names: `x/TYPE`, `gate/TYPE`, `weight/TYPE`, `one_plus_weight/TYPE`, `bias/TYPE`, and `CASE/XTYPE_WTYPE` for the output
@@ -29,7 +29,7 @@ from transformers.models.olmo2.modeling_olmo2 import Olmo2RMSNorm
 from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextRMSNorm, Qwen3NextRMSNormGated
 from transformers.models.t5.modeling_t5 import T5LayerNorm
 
-FILE = pathlib.Path(__file__).resolve().parent.parent / "data" / "golden" / "norms" / "norms.safetensors"
+FILE = pathlib.Path(__file__).resolve().parent.parent / "data" / "norms" / "norms.safetensors"
 WIDTH = 64
 GROUPS = 2
 EPS = 1e-5  # the one that OlmoLayerNorm has built in

@@ -52,7 +52,8 @@ struct PrincipalAxes {
     }
   }
   if (n == 0) return {Orthogonal<double>(covariance, Unchecked{}), RowVector<double>(0), 0, true};
-  const Eigen::SelfAdjointEigenSolver<Matrix<double>> solver(covariance);
+  Eigen::SelfAdjointEigenSolver<Eigen::MatrixXd> solver(n);
+  solver.compute(covariance);  // in the constructor, g++ 12 takes its copy for uninitialised memory
   // Eigen's eigenvalues ascend; its many plane rotations leave the vectors off orthogonal by about nε, and one step takes them back.
   const PolarResult polar = nearest_orthogonal(solver.eigenvectors().rowwise().reverse());
   Matrix<double> q = polar.q.matrix();

@@ -58,9 +58,7 @@ TEST_CASE("check_top_k: equal dense models, different sparse ones", "[check]") {
   CHECK_THROWS_AS(check_top_k(norm, {}, q, x, 1), ShapeError);
 }
 
-TEST_CASE(
-    "check_top_k: what is not finite has no order; selected zeros count as selected; large weights do not overflow",
-    "[check]") {
+TEST_CASE("check_top_k: NaN has no order, selected zeros count, large weights do not overflow", "[check]") {
   Matrix<double> x = test::rows({{1, 2, 3, 4}});
   const RMSNorm<double> norm(RowVector<double>(test::rows({{2, 0, 0, 0}})), 0);
   const SignedPermutation p = SignedPermutation::identity(4);

@@ -137,13 +137,13 @@ TEST_CASE("C3: a fused layer, only the value rows move, weight and bias", "[fold
 TEMPLATE_TEST_CASE("composite factors: widen, apply all, round once", "[fold]", float, BF16) {
   Random random(132);
   const Linear<TestType> output = test::random_linear<TestType>(12, 16, random);
-  const BlockDiagonal<Hadamard> heads({Hadamard::random(8, random), Hadamard::random(8, random)});
+  const BlockDiagonal<Hadamard> per_head({Hadamard::random(8, random), Hadamard::random(8, random)});
   const Hadamard q = Hadamard::random(12, random);
-  const Linear<TestType> composed = rounded<TestType>(rotate_writer(rotate_reader(widened(output), heads), q));
-  const Linear<TestType> in_steps = rotate_writer(rotate_reader(output, heads), q);
+  const Linear<TestType> composed = rounded<TestType>(rotate_writer(rotate_reader(widened(output), per_head), q));
+  const Linear<TestType> in_steps = rotate_writer(rotate_reader(output, per_head), q);
 
   const Matrix<long double> exact = matrix_of<long double>(q).transpose() *
-                                    widened(output.weight).template cast<long double>() * matrix_of<long double>(heads);
+                                    widened(output.weight).template cast<long double>() * matrix_of<long double>(per_head);
   const auto worst = [&](const Linear<TestType>& layer) {  // in units of the last place
     double result = 0;
     for (Index i = 0; i < exact.size(); ++i) {

@@ -84,7 +84,7 @@ class Golden {
   static std::string type_of() {
     return std::same_as<S, double> ? "F64" : std::same_as<S, float> ? "F32" : std::same_as<S, F16> ? "F16" : "BF16";
   }
-  io::SafetensorsFile file_{RMSFOLD_SOURCE_DIR "/tests/data/golden/norms/norms.safetensors"};
+  io::SafetensorsFile file_{RMSFOLD_SOURCE_DIR "/tests/data/norms/norms.safetensors"};
 };
 
 const Golden& golden() {
