@@ -10,6 +10,11 @@ set(rmsfold_headers
   include/rmsfold/core/parallel.hpp
   include/rmsfold/core/random.hpp
   include/rmsfold/core/tolerance.hpp
+  include/rmsfold/kernel/convert.hpp
+  include/rmsfold/kernel/hadamard.hpp
+  include/rmsfold/kernel/permute.hpp
+  include/rmsfold/kernel/registers.hpp
+  include/rmsfold/kernel/simd.hpp
   include/rmsfold/tensor/convert.hpp
   include/rmsfold/tensor/dtype.hpp
   include/rmsfold/tensor/matrix.hpp

@@ -48,6 +48,11 @@
 #include <rmsfold/group/polar.hpp>
 #include <rmsfold/group/sign_flip.hpp>
 #include <rmsfold/group/signed_permutation.hpp>
+#include <rmsfold/kernel/convert.hpp>
+#include <rmsfold/kernel/hadamard.hpp>
+#include <rmsfold/kernel/permute.hpp>
+#include <rmsfold/kernel/registers.hpp>
+#include <rmsfold/kernel/simd.hpp>
 #include <rmsfold/norm/cast_order.hpp>
 #include <rmsfold/norm/gain_convention.hpp>
 #include <rmsfold/norm/gated_rms_norm.hpp>
