@@ -197,7 +197,8 @@ inline void compare_piece(ComparisonCollector& collector, const TensorProgram& p
   };
   std::mutex guard;
   parallel_for(static_cast<Index>(jobs.size()), threads, [] { return State(); }, [&](State& state, Index number) {
-    const auto& [index, piece] = jobs[static_cast<std::size_t>(number)];
+    const std::size_t index = jobs[static_cast<std::size_t>(number)].tensor;
+    const Piece& piece = jobs[static_cast<std::size_t>(number)].piece;
     const TensorPlan& planned = plan.tensors[index];
     const TensorProgram program(a, plan, planned);
     const std::size_t bytes = program.bytes_of(piece);
