@@ -204,6 +204,11 @@ namespace detail {
 /// Name of the file beside the manifest that holds dense matrices: tensors "rotation" and, for heads, "heads" `[layers * n_kv, head_dim, head_dim]`.
 inline constexpr std::string_view rotation_file_name = "rmsfold.rotation";
 
+/// Whether no seed makes the rotation of the stream again, so that its matrix goes beside the manifest: it is dense, or came from a file.
+[[nodiscard]] inline bool stores_matrix(const Step& step, const Basis& basis) {
+  return basis.stream && (step.rotation == RotationKind::file || basis.stream->as_dense() != nullptr);
+}
+
 /// The rotations of a step.
 ///
 /// Random ones come from the seed: the stream's from its stream 0, that of kv head h of layer l from stream 1 + l·n_kv + h. Dense ones are taken from
