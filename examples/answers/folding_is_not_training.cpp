@@ -154,7 +154,7 @@ int main(int argc, char** argv) try {
     if (is_norm.contains(tensor)) rows.setOnes();
   };
   perturbed.edit = [&](const std::string& tensor, Index first,
-                       Matrix<double>& rows) {  // every reader moved by up to half a unit in its last place
+                       Matrix<double>& rows) {  // every reader moved by up to a unit in its last place
     const auto reader = gain_of_reader.find(tensor);
     if (reader == gain_of_reader.end()) return;
     Random noise(static_cast<std::uint64_t>(std::distance(gain_of_reader.begin(), reader)),
@@ -178,7 +178,7 @@ int main(int argc, char** argv) try {
     return moved;
   };
   const answers::Moved fold = row("folded", folded);
-  const answers::Moved noise = row("not folded, readers moved by half their last place", perturbed);
+  const answers::Moved noise = row("not folded, readers moved by up to a last place", perturbed);
   const answers::Moved lost = row("gains set to 1 and not folded", forgotten);
   claim(fold.largest <= 4 * noise.largest, "the folded checkpoint is the same function");
   claim(lost.largest > 100 * noise.largest, "gains that are lost are noticed");

@@ -135,6 +135,25 @@ run rotate folded by-file --rotation unfolded/rmsfold.rotation
 expect_status 0
 expect_same unfolded/model.safetensors by-file/model.safetensors
 
+# A file that holds exactly a signed permutation moves and negates only; its matrix is kept all the same, since no seed makes it again.
+header='{"rotation":{"dtype":"F64","shape":[64,64],"data_offsets":[0,32768]}}'
+{
+  printf "$(little_endian ${#header})"
+  printf '%s' "$header"
+  head -c 32768 /dev/zero
+} >signed.safetensors
+for ((j = 0; j < 64; ++j)); do
+  if ((j % 3)); then one='\x00\x00\x00\x00\x00\x00\xf0\x3f'; else one='\x00\x00\x00\x00\x00\x00\xf0\xbf'; fi
+  printf "$one" | dd of=signed.safetensors bs=1 seek=$((8 + ${#header} + 8 * (64 * ((j + 5) % 64) + j))) conv=notrunc status=none
+done
+run rotate folded by-signs --rotation signed.safetensors
+expect_status 0
+run verify folded by-signs
+expect_status 0
+run rotate by-signs back-by-signs --recipe by-signs/rmsfold.json --inverse
+expect_status 0
+expect_same folded/model.safetensors back-by-signs/model.safetensors
+
 # Links are followed, and regular files written.
 mkdir blobs linked
 cp model/model.safetensors blobs/sha256-abc

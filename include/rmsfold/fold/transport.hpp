@@ -7,11 +7,11 @@
 /// them by `rotate_embedding`; autoencoders, adapters and optimizer states by `autoencoder.hpp`, `lora.hpp` and `optimizer.hpp`. Only what is indexed by
 /// channel needs a signed permutation: after a dense rotation there is no such channel any more.
 
-#include <cmath>
+#include <cstddef>
 #include <span>
 #include <vector>
 
-#include <rmsfold/group/isometry.hpp>
+#include <rmsfold/group/embed.hpp>
 
 namespace rmsfold {
 
@@ -30,10 +30,7 @@ struct SignedIndex {
 /// @note Source: Sweeney, Signed-Permutation Coordinate Transport for RMSNorm Transformers (2026).
 template <ExactIsometry G>
 [[nodiscard]] std::vector<SignedIndex> transport_indices(std::span<const SignedIndex> list, const G& p) {
-  // Let every new channel j carry j + 1. Carried back by Pᵀ, the number lies on the old channel that went to j, with the sign of the move.
-  RowVector<double> number(p.dim());
-  for (Index j = 0; j < p.dim(); ++j) number[j] = static_cast<double>(j + 1);
-  const RowVector<double> moved = act_transposed(p, number);
+  const SignedPermutation back = to_signed_permutation(p.inverse());  // channel i of the old basis is channel source()[i] of the new one
   std::vector<SignedIndex> result;
   result.reserve(list.size());
   for (const SignedIndex& entry : list) {
@@ -41,8 +38,8 @@ template <ExactIsometry G>
       detail::raise<ShapeError>("channel {} is not one of the {} channels, counted from 0, that the permutation moves", entry.index, p.dim());
     }
     if (entry.sign != 1 && entry.sign != -1) detail::raise<InvariantError>("channel {} has sign {}, which is not ±1", entry.index, entry.sign);
-    const double target = moved[entry.index];
-    result.push_back({static_cast<Index>(std::fabs(target)) - 1, target < 0 ? -entry.sign : entry.sign});
+    const std::size_t i = static_cast<std::size_t>(entry.index);
+    result.push_back({back.source()[i], back.sign()[i] * entry.sign});
   }
   return result;
 }

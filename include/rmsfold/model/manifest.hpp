@@ -46,7 +46,7 @@ struct Manifest {
     json["generator"] = "xoshiro256** seeded by SplitMix64; stream 0: residual stream, 1 + layer * n_kv + head: values";
   }
   if (const Hadamard* hadamard = basis.stream->as_hadamard()) json["hadamard_factors"] = hadamard->factors();
-  if (basis.stream->as_dense()) json["matrix"] = std::string(rotation_file_name);
+  if (stores_matrix(step, basis)) json["matrix"] = std::string(rotation_file_name);
   return json;
 }
 

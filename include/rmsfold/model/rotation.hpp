@@ -14,6 +14,7 @@
 #include <vector>
 
 #include <rmsfold/group/block_diagonal.hpp>
+#include <rmsfold/group/embed.hpp>
 #include <rmsfold/group/haar.hpp>
 #include <rmsfold/group/hadamard.hpp>
 #include <rmsfold/group/polar.hpp>
@@ -121,24 +122,8 @@ namespace detail {
 
 /// Q as an integer type when it is one exactly.
 [[nodiscard]] inline Rotation simplest(Orthogonal<double> q) {
-  const Matrix<double>& m = q.matrix();
-  std::vector<Index> source;
-  std::vector<int> sign;
-  for (Index j = 0; j < m.cols(); ++j) {
-    for (Index i = 0; i < m.rows(); ++i) {
-      if (m(i, j) == 0) continue;
-      if (std::abs(m(i, j)) != 1 || static_cast<Index>(source.size()) > j) return q;
-      source.push_back(i);
-      sign.push_back(m(i, j) > 0 ? 1 : -1);
-    }
-    if (static_cast<Index>(source.size()) != j + 1) return q;
-  }
-  std::vector<bool> used(source.size(), false);
-  for (const Index i : source) {
-    if (used[static_cast<std::size_t>(i)]) return q;
-    used[static_cast<std::size_t>(i)] = true;
-  }
-  return SignedPermutation(std::move(source), std::move(sign));
+  if (std::optional<SignedPermutation> p = as_signed_permutation(q)) return *std::move(p);
+  return q;
 }
 
 [[nodiscard]] inline Rotation random_rotation(RotationKind kind, Index n, std::uint64_t seed, std::uint64_t stream) {
@@ -203,6 +188,11 @@ namespace detail {
 
 /// Name of the file beside the manifest that holds dense matrices: tensors "rotation" and, for heads, "heads" `[layers * n_kv, head_dim, head_dim]`.
 inline constexpr std::string_view rotation_file_name = "rmsfold.rotation";
+
+/// Whether no seed makes the rotation of the stream again, so that its matrix goes beside the manifest: it is dense, or came from a file.
+[[nodiscard]] inline bool stores_matrix(const Step& step, const Basis& basis) {
+  return basis.stream && (step.rotation == RotationKind::file || basis.stream->as_dense() != nullptr);
+}
 
 /// The rotations of a step.
 ///

@@ -626,12 +626,12 @@ class Transformation {
     io::write_text_file(to, config.dump(2) + "\n");
   }
 
-  /// Dense matrices beside the manifest, so that another machine has the same bits.
+  /// Matrices that no seed makes again, beside the manifest, so that another machine has the same bits.
   void write_rotation(const std::filesystem::path& partial) const {
-    const Orthogonal<double>* dense = plan_.basis.stream ? plan_.basis.stream->as_dense() : nullptr;
-    if (dense == nullptr) return;
+    if (!stores_matrix(plan_.step, plan_.basis)) return;
     const auto undo = [&](const Matrix<double>& q) { return plan_.step.inverse ? Matrix<double>(q.transpose()) : q; };
-    const Matrix<double> stream = undo(dense->matrix());
+    const Orthogonal<double>* dense = plan_.basis.stream->as_dense();
+    const Matrix<double> stream = undo(dense != nullptr ? dense->matrix() : matrix_of<double>(*plan_.basis.stream));
     std::vector<double> heads;
     for (Index layer = 0; layer < model_.graph().size.layers && !plan_.basis.heads.empty(); ++layer) {
       for (const Rotation& block : plan_.basis.heads.at(at_layer(values_space, layer)).blocks()) {
@@ -647,7 +647,7 @@ class Transformation {
       tensor.shape = std::move(shape);
       return tensor;
     };
-    const std::uint64_t n = static_cast<std::uint64_t>(dense->dim());
+    const std::uint64_t n = static_cast<std::uint64_t>(stream.rows());
     const std::uint64_t head_dim = static_cast<std::uint64_t>(model_.graph().size.head_dim);
     std::vector<io::TensorInfo> tensors{info("rotation", {n, n})};
     if (!heads.empty()) tensors.push_back(info("heads", {heads.size() / (head_dim * head_dim), head_dim, head_dim}));
