@@ -10,10 +10,13 @@ set(rmsfold_headers
   include/rmsfold/core/parallel.hpp
   include/rmsfold/core/random.hpp
   include/rmsfold/core/tolerance.hpp
+  include/rmsfold/core/work_buffer.hpp
   include/rmsfold/kernel/convert.hpp
+  include/rmsfold/kernel/elementwise.hpp
   include/rmsfold/kernel/hadamard.hpp
   include/rmsfold/kernel/permute.hpp
   include/rmsfold/kernel/registers.hpp
+  include/rmsfold/kernel/rms_norm.hpp
   include/rmsfold/kernel/simd.hpp
   include/rmsfold/tensor/convert.hpp
   include/rmsfold/tensor/dtype.hpp

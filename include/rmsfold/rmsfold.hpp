@@ -17,6 +17,7 @@
 #include <rmsfold/core/parallel.hpp>
 #include <rmsfold/core/random.hpp>
 #include <rmsfold/core/tolerance.hpp>
+#include <rmsfold/core/work_buffer.hpp>
 #include <rmsfold/fold/autoencoder.hpp>
 #include <rmsfold/fold/block.hpp>
 #include <rmsfold/fold/cancellation.hpp>
@@ -49,9 +50,11 @@
 #include <rmsfold/group/sign_flip.hpp>
 #include <rmsfold/group/signed_permutation.hpp>
 #include <rmsfold/kernel/convert.hpp>
+#include <rmsfold/kernel/elementwise.hpp>
 #include <rmsfold/kernel/hadamard.hpp>
 #include <rmsfold/kernel/permute.hpp>
 #include <rmsfold/kernel/registers.hpp>
+#include <rmsfold/kernel/rms_norm.hpp>
 #include <rmsfold/kernel/simd.hpp>
 #include <rmsfold/norm/cast_order.hpp>
 #include <rmsfold/norm/gain_convention.hpp>

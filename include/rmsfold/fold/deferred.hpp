@@ -3,6 +3,8 @@
 /// @file
 /// Deferred normalisation: the matrix product runs on the raw rows, and one scalar per row normalises its result.
 
+#include <concepts>
+
 #include <rmsfold/fold/linear.hpp>
 #include <rmsfold/norm/rms_norm.hpp>
 
@@ -11,7 +13,7 @@ namespace rmsfold {
 /// \f$(xW^T)\,s + b\f$ with \f$s = 1/\sqrt{\overline{x^2}+\epsilon}\f$ (identity 10): the same as `reader.apply(norm.apply(x))`, but norm and product can overlap.
 ///
 /// The bias is added after the scale. s is formed as the norm forms it, so squares do not overflow; but \f$xW^T\f$ may, for x near the end of its type, where the
-/// normalised product would not.
+/// normalised product would not. The scale costs one pass over x and one over the result; weights of the type of x are read where they are, others converted once.
 /// @param norm    a norm without a gain: fold it first.
 /// @param x       `tokens x n`.
 /// @returns `tokens x reader.out()`. @throws ShapeError.
@@ -20,10 +22,17 @@ template <Storage S, DenseExpr D>
 [[nodiscard]] Matrix<typename D::Scalar> apply_deferred(const UnitRMSNorm<S>& norm, const Linear<S>& reader, const D& x) {
   using T = typename D::Scalar;
   if (x.cols() != norm.dim()) detail::raise<ShapeError>("RMSNorm of dimension {} on rows of length {}", norm.dim(), x.cols());
+  if (x.cols() != reader.in()) detail::raise<ShapeError>("a linear layer {} x {} cannot read rows of length {}", reader.out(), reader.in(), x.cols());
   detail::check_bias(reader);
-  Matrix<T> y = Linear<S>{reader.weight, std::nullopt}.apply(x);
+  const auto& rows = x.derived().eval();  // an expression is evaluated once; a matrix is not copied
+  Matrix<T> y;
+  if constexpr (std::same_as<S, T>) {
+    y.noalias() = rows * reader.weight.transpose();
+  } else {
+    y.noalias() = rows * reader.weight.unaryExpr([](S value) { return static_cast<T>(widen(value)); }).transpose();
+  }
   for (Index t = 0; t < y.rows(); ++t) {
-    const auto scale = detail::inverse_rms(x.row(t), norm.eps());
+    const auto scale = detail::inverse_rms(rows.row(t), norm.eps());
     using R = decltype(scale.rest);
     for (Index i = 0; i < y.cols(); ++i) {
       R value = static_cast<R>(y(t, i)) * scale.power * scale.rest;

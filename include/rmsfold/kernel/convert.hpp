@@ -164,7 +164,7 @@ requires(!std::same_as<S, double>) struct Store {
     beyond |= std::bit_cast<std::int64_t>(largest_finite<S>()) - (reinterpret_cast<Vec<std::int64_t, bytes>>(x) & ~sign_bit);
   }
 
-  static constexpr std::int64_t sign_bit = std::numeric_limits<std::int64_t>::min();
+  static constexpr std::int64_t sign_bit = (std::numeric_limits<std::int64_t>::min)();
 
   /// The sixteen bits of S in the low end of each word. Adding \f$2^{e+52-f}\f$, e the exponent of x or the least one of S and f its fraction bits,
   /// makes the adder round to the last place of S, ties to even: subnormals too, and below the sum is the significand as an integer.

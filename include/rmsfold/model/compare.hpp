@@ -38,51 +38,59 @@ struct TensorComparison {
 
 namespace detail {
 
-/// Largest difference that is explained, \f$u_S|\hat W| + \eta_S + e\f$ (design: stored weights), with e the error of composing \f$\hat W\f$.
+/// Largest difference that is explained, \f$u_S(|\hat W| + e) + \eta_S + e\f$ (design: stored weights), with e the error of composing \f$\hat W\f$.
 template <Storage S>
 [[nodiscard]] double stored_bound(double expected, double composition) {
   return unit_roundoff<S>() * (std::fabs(expected) + composition) + underflow_unit<S>() + composition;
 }
 
-/// Collects entry by entry, tile by tile.
+/// Collects what is found in each row of a tile; rows in which nothing is off, or less than before, need not be looked at entry by entry.
 class ComparisonCollector {
  public:
   explicit ComparisonCollector(TensorComparison& result) : result_(result) {}
 
-  /// Takes in a tile's findings. @param ratio  measured / bound; above 1, or NaN, fails.
+  /// Takes in entries that need not be looked at.
+  void pass(std::uint64_t entries) {
+    const std::lock_guard lock(guard_);
+    result_.entries += entries;
+  }
+  /// What `TensorComparison::worst` is now.
+  [[nodiscard]] double worst() {
+    const std::lock_guard lock(guard_);
+    return result_.worst;
+  }
+
+  /// Takes in a row from (row, col) on. @param ratio  measured / bound of an entry; above 1, or NaN, fails.
   template <class Ratio, class Expected, class Found>
-  void add(Index row, Index col, Index rows, Index cols, const Ratio& ratio, const Expected& expected, const Found& found) {
+  void add(Index row, Index col, Index cols, const Ratio& ratio, const Expected& expected, const Found& found) {
     TensorComparison part;
-    for (Index i = 0; i < rows; ++i) {
-      for (Index j = 0; j < cols; ++j) {
-        const double r = ratio(i, j);
-        const bool fails = !is_finite(r) || r > 1;
-        const double severity = is_finite(r) ? r : 1e300;
-        if (fails) {
-          ++part.failures;
-          part.single_column = part.failures == 1 || part.single_column == col + j ? col + j : -2;
-        }
-        if (severity > part.worst) {
-          part.worst = severity;
-          part.row = row + i;
-          part.col = col + j;
-          part.expected = expected(i, j);
-          part.found = found(i, j);
-        }
+    for (Index j = 0; j < cols; ++j) {
+      const double r = ratio(j);
+      const bool fails = !is_finite(r) || r > 1;
+      const double severity = is_finite(r) ? r : 1e300;
+      if (fails) {
+        ++part.failures;
+        part.single_column = part.failures == 1 ? col + j : -2;
+      }
+      if (severity > part.worst) {
+        part.worst = severity;
+        part.col = col + j;
+        part.expected = expected(j);
+        part.found = found(j);
       }
     }
     const std::lock_guard lock(guard_);
-    result_.entries += static_cast<std::uint64_t>(rows * cols);
+    result_.entries += static_cast<std::uint64_t>(cols);
     if (part.failures > 0) {
       const bool same = result_.failures == 0 || result_.single_column == part.single_column;
       result_.single_column = same ? part.single_column : -2;
     }
     result_.failures += part.failures;
     // Ties are decided by place, so that the report does not depend on which thread came first.
-    const bool earlier = std::pair(part.row, part.col) < std::pair(result_.row, result_.col);
+    const bool earlier = std::pair(row, part.col) < std::pair(result_.row, result_.col);
     if (part.worst > result_.worst || (part.worst == result_.worst && part.worst > 0 && earlier)) {
       result_.worst = part.worst;
-      result_.row = part.row;
+      result_.row = row;
       result_.col = part.col;
       result_.expected = part.expected;
       result_.found = part.found;
@@ -94,72 +102,86 @@ class ComparisonCollector {
   std::mutex guard_;
 };
 
-/// Compares a tensor whose bits are determined. `wanted` yields stored scalars.
+/// Compares a row whose bits are determined.
 template <Storage S>
-void compare_exactly(ComparisonCollector& collector, const S* wanted, const std::byte* stored, Index stride, Index row, Index col, Index rows, Index cols) {
-  const auto found = [&](Index i, Index j) {
+void compare_exactly(ComparisonCollector& collector, const std::byte* wanted, const std::byte* stored, Index row, Index col, Index cols) {
+  if (std::memcmp(wanted, stored, static_cast<std::size_t>(cols) * sizeof(S)) == 0) return collector.pass(static_cast<std::uint64_t>(cols));
+  const auto entry = [](const std::byte* from, Index j) {
     S value;
-    std::memcpy(&value, stored + static_cast<std::size_t>(i * stride + j) * sizeof(S), sizeof(S));
+    std::memcpy(&value, from + static_cast<std::size_t>(j) * sizeof(S), sizeof(S));
     return value;
   };
-  const auto expected = [&](Index i, Index j) { return wanted[i * cols + j]; };
-  collector.add(
-      row, col, rows, cols,
-      [&](Index i, Index j) {
-        const S a = expected(i, j);
-        const S b = found(i, j);
-        if (std::memcmp(&a, &b, sizeof(S)) == 0) return 0.0;
-        const double x = to_double(a);
-        const double unit = unit_roundoff<S>() * std::fabs(x) + underflow_unit<S>();
-        return is_finite(x) && is_finite(to_double(b)) ? 1 + std::fabs(to_double(b) - x) / unit : 1e300;
-      },
-      [&](Index i, Index j) { return to_double(expected(i, j)); }, [&](Index i, Index j) { return to_double(found(i, j)); });
+  const auto expected = [&](Index j) { return to_double(entry(wanted, j)); };
+  const auto found = [&](Index j) { return to_double(entry(stored, j)); };
+  const auto ratio = [&](Index j) {
+    const S a = entry(wanted, j);
+    const S b = entry(stored, j);
+    if (std::memcmp(&a, &b, sizeof(S)) == 0) return 0.0;
+    const double unit = unit_roundoff<S>() * std::fabs(to_double(a)) + underflow_unit<S>();
+    return is_finite(to_double(a)) && is_finite(to_double(b)) ? 1 + std::fabs(to_double(b) - to_double(a)) / unit : 1e300;
+  };
+  collector.add(row, col, cols, ratio, expected, found);
 }
 
-}  // namespace detail
+/// Compares a row with what double arithmetic makes it. @param c,more  the errors of composing the entries are `c + more[j]`, see `stored_bound`.
+template <Storage S>
+void compare_within_bounds(ComparisonCollector& collector, double worst_so_far, const double* expected, std::span<const std::byte> stored, Index row, Index col,
+                           double c, std::span<const double> more, WorkBuffer& buffer) {
+  const std::span<double> found = buffer.first_of<double>(more.size());
+  load_as_double<S>(stored, found);
+  const Index cols = static_cast<Index>(more.size());
+  const double worst = kernel::dispatch<kernel::WorstRatio>(expected, static_cast<const double*>(found.data()), cols, unit_roundoff<S>(), underflow_unit<S>(), c, more.data());
+  if (worst <= 1 && worst < worst_so_far) return collector.pass(static_cast<std::uint64_t>(cols));
+  const auto ratio = [&](Index j) {
+    const std::size_t k = static_cast<std::size_t>(j);
+    return std::fabs(found[k] - expected[j]) / stored_bound<S>(expected[j], c + more[k]);
+  };
+  collector.add(row, col, cols, ratio, [&](Index j) { return expected[j]; }, [&](Index j) { return found[static_cast<std::size_t>(j)]; });
+}
 
-namespace detail {
-
-/// Compares a piece. @param before,after  the piece in A and in B, as stored, dense.
+/// Compares a piece. @param before,after  the piece in A and in B, as stored, dense. @param wanted  memory for what B should be.
 inline void compare_piece(ComparisonCollector& collector, const TensorProgram& program, const TensorPlan& planned, const Piece& piece, std::span<const std::byte> before,
-                          std::span<const std::byte> after, double basis_error, double earlier_roundings, Workspace& workspace) {
+                          std::span<const std::byte> after, double basis_error, double earlier_roundings, Workspace& workspace, WorkBuffer& wanted) {
   const bool is_exact = earlier_roundings == 0 && (program.is_exact() || program.is_product_only());
   visit_dtype(program.dtype(), [&](auto scalar) {
     using S = decltype(scalar);
     const auto stored = [&](Index r, Index c) {
       return after.data() + static_cast<std::size_t>((r - piece.row) * piece.cols + (c - piece.col)) * sizeof(S);
     };
+    const auto compare_rows = [&](const std::byte* values, Index row, Index col, Index rows, Index cols) {
+      for (Index i = 0; i < rows; ++i) {
+        compare_exactly<S>(collector, values + static_cast<std::size_t>(i * cols) * sizeof(S), stored(row + i, col), row + i, col, cols);
+      }
+    };
     if (planned.action == TensorPlan::Action::neutralise) {
-      const std::vector<S> ones(static_cast<std::size_t>(piece.rows * piece.cols), round_to<S>(1));
-      compare_exactly(collector, ones.data(), after.data(), piece.cols, piece.row, piece.col, piece.rows, piece.cols);
-    } else if (program.is_exact() && earlier_roundings == 0) {
+      const std::span<S> ones = wanted.first_of<S>(static_cast<std::size_t>(piece.rows * piece.cols));
+      std::fill(ones.begin(), ones.end(), round_to<S>(1));
+      compare_rows(std::as_bytes(ones).data(), piece.row, piece.col, piece.rows, piece.cols);
+    } else if (is_exact && program.scales_only()) {
+      std::uint64_t non_finite = 0;  // B must have the same
+      const std::span<std::byte> scaled = wanted.first(before.size());
+      static_cast<void>(program.scale(before, piece, scaled, non_finite));
+      compare_rows(scaled.data(), piece.row, piece.col, piece.rows, piece.cols);
+    } else if (is_exact && program.is_exact()) {
       program.run<S>(before, piece, workspace, [&](const Tile<S>& t) {
-        compare_exactly(collector, t.values, stored(t.row, t.col), piece.cols, t.row, t.col, t.rows, t.cols);
+        compare_rows(reinterpret_cast<const std::byte*>(t.values), t.row, t.col, t.rows, t.cols);
       });
     } else if (is_exact) {
-      std::vector<S> wanted;
       program.run<double>(before, piece, workspace, [&](const Tile<double>& t) {
-        wanted.resize(static_cast<std::size_t>(t.rows * t.cols));
-        static_cast<void>(store_rounded<S>(std::span(t.values, wanted.size()), std::as_writable_bytes(std::span(wanted))));
-        compare_exactly(collector, wanted.data(), stored(t.row, t.col), piece.cols, t.row, t.col, t.rows, t.cols);
+        const std::size_t size = static_cast<std::size_t>(t.rows * t.cols);
+        const std::span<std::byte> rounded = wanted.first(size * sizeof(S));
+        static_cast<void>(store_rounded<S>(std::span(t.values, size), rounded));
+        compare_rows(rounded.data(), t.row, t.col, t.rows, t.cols);
       });
     } else {
       program.run<double>(before, piece, workspace, [&](const Tile<double>& t) {
-        const Eigen::Map<const Matrix<double>> expected(t.values, t.rows, t.cols);
-        Matrix<double> composition = program.composition_error(t, basis_error);
-        if (earlier_roundings > 0) {
-          composition.colwise() += earlier_roundings * unit_roundoff<S>() * expected.rowwise().norm();
-          composition.rowwise() += RowVector<double>(earlier_roundings * unit_roundoff<S>() * expected.colwise().norm());
+        const TensorProgram::CompositionError error = program.composition_error(t, basis_error, earlier_roundings * unit_roundoff<S>());
+        const std::span<const double> more(error.cols.data(), static_cast<std::size_t>(t.cols));
+        const double worst = collector.worst();
+        for (Index i = 0; i < t.rows; ++i) {
+          const std::span<const std::byte> found(stored(t.row + i, t.col), more.size() * sizeof(S));
+          compare_within_bounds<S>(collector, worst, t.values + i * t.cols, found, t.row + i, t.col, error.rows[i], more, wanted);
         }
-        const auto found = [&](Index i, Index j) {
-          S value;
-          std::memcpy(&value, stored(t.row + i, t.col + j), sizeof(S));
-          return to_double(value);
-        };
-        collector.add(
-            t.row, t.col, t.rows, t.cols,
-            [&](Index i, Index j) { return std::fabs(found(i, j) - expected(i, j)) / stored_bound<S>(expected(i, j), composition(i, j)); },
-            [&](Index i, Index j) { return expected(i, j); }, found);
       });
     }
   });
@@ -193,7 +215,8 @@ inline void compare_piece(ComparisonCollector& collector, const TensorProgram& p
   }
   struct State {
     Workspace workspace;
-    std::vector<std::byte> after;
+    WorkBuffer after;
+    WorkBuffer wanted;
   };
   std::mutex guard;
   parallel_for(static_cast<Index>(jobs.size()), threads, [] { return State(); }, [&](State& state, Index number) {
@@ -202,15 +225,14 @@ inline void compare_piece(ComparisonCollector& collector, const TensorProgram& p
     const TensorPlan& planned = plan.tensors[index];
     const TensorProgram program(a, plan, planned);
     const std::size_t bytes = program.bytes_of(piece);
-    const auto read = [&](std::vector<std::byte>& buffer, const Model& model, const std::string& name) {
-      if (buffer.size() < bytes) buffer.resize(bytes);
-      const std::span<std::byte> all = std::span(buffer).first(bytes);
+    const auto read = [&](WorkBuffer& buffer, const Model& model, const std::string& name) {
+      const std::span<std::byte> all = buffer.first(bytes);
       program.for_each_run(piece, [&](std::uint64_t offset, std::size_t at, std::size_t length) { model.checkpoint().read(name, offset, all.subspan(at, length)); });
       return std::span<const std::byte>(all);
     };
     const std::span<const std::byte> before = read(state.workspace.raw, a, planned.source);
     const std::span<const std::byte> after = read(state.after, b, b.source_of(planned.name));
-    detail::compare_piece(collectors[index], program, planned, piece, before, after, basis_error, earlier_roundings, state.workspace);
+    detail::compare_piece(collectors[index], program, planned, piece, before, after, basis_error, earlier_roundings, state.workspace, state.wanted);
     const std::lock_guard lock(guard);
     if (on_bytes) on_bytes(bytes);
   });

@@ -11,6 +11,8 @@
 #include <vector>
 
 #include <rmsfold/core/parallel.hpp>
+#include <rmsfold/core/work_buffer.hpp>
+#include <rmsfold/kernel/elementwise.hpp>
 #include <rmsfold/model/plan.hpp>
 
 namespace rmsfold::model {
@@ -23,10 +25,10 @@ struct Piece {
   Index cols = 0;  ///< its size
 };
 
-/// What a worker keeps from piece to piece: memory that is touched for the first time costs more than any transform.
+/// What a worker keeps from piece to piece.
 struct Workspace {
-  std::vector<std::byte> raw;     ///< a piece as it is stored
-  std::vector<std::byte> values;  ///< a tile of it
+  WorkBuffer raw;     ///< a piece as it is stored
+  WorkBuffer values;  ///< a tile of it
 };
 
 /// Memory that all workers together may fill with pieces and tiles.
@@ -149,28 +151,39 @@ class TensorProgram {
     }
   }
 
-  /// Largest error, in a tile, of two double computations of the same entry.
-  ///
-  /// Each is off by \f$\gamma_{terms}(2^{-53})\f$ times the norm of the row, or column, that was rotated; a row error that is then rotated down the columns is
-  /// bounded by the tile's Frobenius norm.
-  /// @param basis_error  error of an entry of a rotation that was estimated; 0 when it is known.
-  [[nodiscard]] Matrix<double> composition_error(const Tile<double>& t, double basis_error) const {
+  /// Largest error, in a tile, of two double computations of entry (i, j): `rows[i] + cols[j]`.
+  struct CompositionError {
+    RowVector<double> rows;  ///< one for each row
+    RowVector<double> cols;  ///< one for each column
+  };
+
+  /// Each computation is off by \f$\gamma_{terms}(2^{-53})\f$ times the norm of the row, or column, that was rotated; a row error that is then rotated down the
+  /// columns is bounded by the tile's Frobenius norm.
+  /// @param basis_error      error of an entry of a rotation that was estimated; 0 when it is known.
+  /// @param other_roundings  sum of the relative errors of other roundings of the tensor, of which rotations may have made errors of the size of a row or column.
+  [[nodiscard]] CompositionError composition_error(const Tile<double>& t, double basis_error, double other_roundings) const {
     const Eigen::Map<const Matrix<double>> values(t.values, t.rows, t.cols);
-    Matrix<double> error = Matrix<double>::Zero(t.rows, t.cols);
     const double gain_terms = gain_.size() > 0 ? 1 : 0;
-    if (rotates_rows()) {
-      const double terms = gain_terms + (along_row_ ? along_row_->error_terms() : heads_along_row_->error_terms());
-      const double unit = 2 * gamma_n(terms, 0x1p-53) + basis_error;
-      if (mixes_rows()) {
-        error.array() += unit * values.norm();
-      } else {
-        error.colwise() += unit * values.rowwise().norm();
+    CompositionError error{RowVector<double>::Zero(t.rows), RowVector<double>::Zero(t.cols)};
+    if (rotates_rows() || other_roundings > 0) {
+      const RowVector<double> norms = values.rowwise().norm();
+      error.rows = other_roundings * norms;
+      if (rotates_rows()) {
+        const double terms = gain_terms + (along_row_ ? along_row_->error_terms() : heads_along_row_->error_terms());
+        const double unit = 2 * gamma_n(terms, 0x1p-53) + basis_error;
+        if (mixes_rows()) {
+          error.rows.array() += unit * norms.norm();
+        } else {
+          error.rows += unit * norms;
+        }
       }
     }
-    if (mixes_rows()) {
-      const double terms = gain_terms + (down_ ? down_->error_terms() : heads_down_->error_terms());
-      const RowVector<double> norms = values.colwise().norm();
-      error.rowwise() += (2 * gamma_n(terms, 0x1p-53) + basis_error) * norms;
+    if (mixes_rows() || other_roundings > 0) {
+      RowVector<double> squares = RowVector<double>::Zero(t.cols);
+      for (Index i = 0; i < t.rows; ++i) squares += values.row(i).cwiseAbs2();
+      double unit = other_roundings;
+      if (mixes_rows()) unit += 2 * gamma_n(gain_terms + (down_ ? down_->error_terms() : heads_down_->error_terms()), 0x1p-53) + basis_error;
+      error.cols = unit * squares.cwiseSqrt();
     }
     return error;
   }
@@ -183,7 +196,7 @@ class TensorProgram {
   /// @throws RefusedError when such an entry would be spread by a rotation.
   template <class T, class Visit>
   std::uint64_t run(std::span<const std::byte> raw, const Piece& piece, Workspace& workspace, const Visit& visit) const {
-    std::uint64_t non_finite = 0;
+    const std::uint64_t non_finite = std::same_as<T, double> ? count_non_finite(raw, piece) : 0;
     const bool by_columns = mixes_rows();
     const Index step = by_columns ? strip_width() : tile_rows();
     const Index extent = by_columns ? piece.cols : piece.rows;
@@ -193,18 +206,34 @@ class TensorProgram {
       const Index cols = by_columns ? length : piece.cols;
       const Index row = by_columns ? 0 : start;
       const Index col = by_columns ? start : 0;
-      const std::size_t size = static_cast<std::size_t>(rows * cols);
-      if (workspace.values.size() < size * sizeof(T)) workspace.values.resize(size * sizeof(T));
-      T* const values = reinterpret_cast<T*>(workspace.values.data());
+      T* const values = workspace.values.first_of<T>(static_cast<std::size_t>(rows * cols)).data();
       for (Index i = 0; i < rows; ++i) {
         const std::size_t at = static_cast<std::size_t>((row + i) * piece.cols + col) * size_of(dtype_);
         load(raw.subspan(at, static_cast<std::size_t>(cols) * size_of(dtype_)), std::span<T>(values + i * cols, static_cast<std::size_t>(cols)));
       }
-      if constexpr (std::same_as<T, double>) non_finite += count_non_finite(std::span(values, size), piece.row + row, piece.col + col, cols);
       apply(values, rows, cols, piece.col + col);
       visit(Tile<T>{values, piece.row + row, piece.col + col, rows, cols});
     }
     return non_finite;
+  }
+
+  /// Whether nothing but a gain acts: `scale` does it.
+  [[nodiscard]] bool scales_only() const noexcept { return gain_.size() > 0 && !rotates_rows() && !mixes_rows(); }
+
+  /// Multiplies a piece by the gain, each product rounded once. @pre `scales_only()`.
+  /// @param out        as large as the piece; it may be the piece itself.
+  /// @param non_finite  entries of the input that are infinite or NaN are added to it.
+  /// @returns whether every finite product fits the stored type.
+  [[nodiscard]] bool scale(std::span<const std::byte> raw, const Piece& piece, std::span<std::byte> out, std::uint64_t& non_finite) const {
+    non_finite += count_non_finite(raw, piece);
+    const std::span<const double> factors(gain_.data() + piece.col, static_cast<std::size_t>(piece.cols));
+    const std::size_t length = factors.size() * size_of(dtype_);
+    bool fits = true;
+    for (Index i = 0; i < piece.rows; ++i) {
+      const std::size_t at = static_cast<std::size_t>(i) * length;
+      fits = scale_rounded(dtype_, raw.subspan(at, length), factors, out.subspan(at, length)) < 0 && fits;
+    }
+    return fits;
   }
 
  private:
@@ -245,14 +274,21 @@ class TensorProgram {
     }
   }
 
-  [[nodiscard]] std::uint64_t count_non_finite(std::span<const double> values, Index row, Index col, Index cols) const {
+  /// How many entries of a piece are infinite or NaN. @throws RefusedError when such an entry would be spread by a rotation.
+  [[nodiscard]] std::uint64_t count_non_finite(std::span<const std::byte> raw, const Piece& piece) const {
+    const auto all_finite = [&](auto scalar) {
+      return kernel::dispatch<kernel::AllFinite<decltype(scalar)>>(raw.data(), static_cast<Index>(piece.rows * piece.cols));
+    };
+    if (visit_dtype(dtype_, all_finite)) return 0;
     std::uint64_t count = 0;
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      if (is_finite(values[i])) continue;
+    for (Index i = 0; i < piece.rows * piece.cols; ++i) {
+      double value = 0;
+      load_as_double(dtype_, raw.subspan(static_cast<std::size_t>(i) * size_of(dtype_), size_of(dtype_)), std::span(&value, 1));
+      if (is_finite(value)) continue;
       ++count;
-      if ((rotates_rows() || mixes_rows()) && !is_exact()) {
+      if (!moves_only()) {
         rmsfold::detail::raise<RefusedError>("tensor {}: entry ({}, {}) is {}; a rotation would spread it over a whole row or column", name_,
-                                             row + static_cast<Index>(i) / cols, col + static_cast<Index>(i) % cols, values[i]);
+                                             piece.row + i / piece.cols, piece.col + i % piece.cols, value);
       }
     }
     return count;
@@ -261,9 +297,7 @@ class TensorProgram {
   template <class T>
   void apply(T* values, Index rows, Index cols, Index col) const {
     if constexpr (std::same_as<T, double>) {
-      for (Index i = 0; gain_.size() > 0 && i < rows; ++i) {
-        for (Index j = 0; j < cols; ++j) values[i * cols + j] *= gain_[col + j];
-      }
+      for (Index i = 0; gain_.size() > 0 && i < rows; ++i) kernel::dispatch<kernel::Multiply>(values + i * cols, gain_.data() + col, cols);
     }
     if (along_row_) along_row_->apply(values, rows, 1);
     if (heads_along_row_) {

@@ -357,7 +357,7 @@ class Transformation {
         io::Xxh3 hash;
         for (std::uint64_t at = 0; at < tensor->bytes(); at += TensorProgram::piece_bytes) {
           report(0);
-          const std::span<std::byte> raw = buffer(workspace, static_cast<std::size_t>((std::min<std::uint64_t>)(TensorProgram::piece_bytes, tensor->bytes() - at)));
+          const std::span<std::byte> raw = workspace.raw.first(static_cast<std::size_t>((std::min<std::uint64_t>)(TensorProgram::piece_bytes, tensor->bytes() - at)));
           file.read(*tensor, raw, at);
           hash.update(raw);
         }
@@ -503,9 +503,15 @@ class Transformation {
     if (options_.fsync) writer.start_writeback(tensor.index, offset, bytes.size());
   }
 
+  void read(const Tensor& tensor, const Piece& piece, std::span<std::byte> raw) const {
+    tensor.work->program->for_each_run(piece, [&](std::uint64_t offset, std::size_t at, std::size_t length) {
+      model_.checkpoint().read(tensor.source, offset, raw.subspan(at, length));
+    });
+  }
+
   void copy(Tensor& tensor, Index number, Index job, Workspace& workspace) {
     const std::uint64_t at = static_cast<std::uint64_t>(number) * TensorProgram::piece_bytes;
-    const std::span<std::byte> raw = buffer(workspace, static_cast<std::size_t>((std::min<std::uint64_t>)(TensorProgram::piece_bytes, tensor.bytes - at)));
+    const std::span<std::byte> raw = workspace.raw.first(static_cast<std::size_t>((std::min<std::uint64_t>)(TensorProgram::piece_bytes, tensor.bytes - at)));
     model_.checkpoint().read(tensor.source, at, raw);
     turns_.take(tensor.work->before_turn, number, job, [&] { tensor.work->before.update(raw); });
     write(tensor, at, raw);
@@ -527,10 +533,8 @@ class Transformation {
     Work& work = *tensor.work;
     const TensorProgram& program = *work.program;
     const Piece& piece = work.pieces[static_cast<std::size_t>(number)];
-    const std::span<std::byte> raw = buffer(workspace, program.bytes_of(piece));
-    program.for_each_run(piece, [&](std::uint64_t offset, std::size_t at, std::size_t length) {
-      model_.checkpoint().read(tensor.source, offset, raw.subspan(at, length));
-    });
+    const std::span<std::byte> raw = workspace.raw.first(program.bytes_of(piece));
+    read(tensor, piece, raw);
     const bool in_order = program.is_contiguous(piece);
     if (in_order) turns_.take(work.before_turn, number, job, [&] { work.before.update(raw); });
     work.non_finite += compute(tensor, piece, raw, workspace);
@@ -545,7 +549,7 @@ class Transformation {
     if (is_multiplied(tensor) && !work.pieces.empty() && !work.program->is_contiguous(work.pieces.front())) {
       const io::File written = io::File::open(out_->path() / shards_[tensor.shard].name);
       for (std::uint64_t at = 0; at < tensor.bytes; at += TensorProgram::piece_bytes) {
-        const std::span<std::byte> raw = buffer(workspace, static_cast<std::size_t>((std::min<std::uint64_t>)(TensorProgram::piece_bytes, tensor.bytes - at)));
+        const std::span<std::byte> raw = workspace.raw.first(static_cast<std::size_t>((std::min<std::uint64_t>)(TensorProgram::piece_bytes, tensor.bytes - at)));
         model_.checkpoint().read(tensor.source, at, raw);
         work.before.update(raw);
         written.read_exact(shards_[tensor.shard].writer->place_of(tensor.index) + at, raw);
@@ -557,11 +561,6 @@ class Transformation {
     tensor.hashes.after = tensor.action() == TensorPlan::Action::copy ? tensor.hashes.before : work.after.hex();
   }
 
-  static std::span<std::byte> buffer(Workspace& workspace, std::size_t size) {
-    if (workspace.raw.size() < size) workspace.raw.resize(size);
-    return std::span(workspace.raw).first(size);
-  }
-
   std::uint64_t compute(const Tensor& tensor, const Piece& piece, std::span<std::byte> raw, Workspace& workspace) const {
     const TensorProgram& program = *tensor.work->program;
     const std::size_t element = size_of(program.dtype());
@@ -569,6 +568,11 @@ class Transformation {
       const std::size_t at = static_cast<std::size_t>((row - piece.row) * piece.cols + (col - piece.col)) * element;
       return raw.subspan(at, static_cast<std::size_t>(cols) * element);
     };
+    if (program.scales_only()) {
+      std::uint64_t non_finite = 0;
+      if (program.scale(raw, piece, raw, non_finite)) return non_finite;
+      read(tensor, piece, raw);  // what follows says which entry does not fit
+    }
     if (program.is_exact()) {
       return visit_dtype(program.dtype(), [&](auto scalar) {
         using S = decltype(scalar);

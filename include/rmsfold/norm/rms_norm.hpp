@@ -6,12 +6,14 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <span>
 #include <type_traits>
 #include <utility>
 
 #include <rmsfold/core/error.hpp>
 #include <rmsfold/core/finite.hpp>
 #include <rmsfold/core/half.hpp>
+#include <rmsfold/kernel/rms_norm.hpp>
 #include <rmsfold/norm/gain_convention.hpp>
 #include <rmsfold/tensor/matrix.hpp>
 
@@ -26,35 +28,95 @@ struct InverseRms {
   T rest{0};
 };
 
-/// The squares are summed in `double` or wider; a zero row with eps = 0 gets 0, so that it gives zeros.
-template <DenseExpr D>
-[[nodiscard]] auto inverse_rms(const D& row, double eps) {
+/// The squares are summed in `double` or wider (those of BF16, four by four in `float`); a zero row with eps = 0 gets 0, so that it gives zeros.
+template <Storage T>
+[[nodiscard]] auto inverse_rms(const T* x, Index n, double eps) {
   using std::sqrt;
-  using T = Wide<typename D::Scalar>;
-  const auto square = [&](const T& power) {
-    T sum{0};
-    for (Index j = 0; j < row.size(); ++j) {
-      const T x = static_cast<T>(row[j]) * power;
-      sum += x * x;
+  using W = Wide<T>;
+  const auto mean = [&](const W& power) {
+    W sum{0};
+    for (Index j = 0; j < n; ++j) {
+      const W value = widen(x[j]) * power;
+      sum += value * value;
     }
-    return T(sum / static_cast<T>(row.size()) + static_cast<T>(eps) * power * power);
+    return W(sum / static_cast<W>(n) + static_cast<W>(eps) * power * power);
   };
-  InverseRms<T> result;
-  T s = square(T{1});
-  if constexpr (std::floating_point<T>) {
-    using Limits = std::numeric_limits<T>;
-    if (!(s >= (Limits::min)() / Limits::epsilon() && s <= (Limits::max)())) {  // once more, with the largest of the entries and sqrt(eps) near 1
-      T largest = std::sqrt(static_cast<T>(eps));
-      for (Index j = 0; j < row.size(); ++j) largest = (std::max)(largest, std::fabs(static_cast<T>(row[j])));
+  InverseRms<W> result;
+  W s;
+  if constexpr (kernel::RowElement<T>) {
+    s = kernel::dispatch<kernel::SumOfSquares<T>>(x, n) / static_cast<W>(n) + static_cast<W>(eps);
+  } else {
+    s = mean(W{1});
+  }
+  if constexpr (std::floating_point<W>) {
+    using Limits = std::numeric_limits<W>;
+    using Squares = std::numeric_limits<std::conditional_t<std::same_as<T, BF16>, float, W>>;  // of what they are formed in
+    if (!(s >= (Squares::min)() / Squares::epsilon() && s <= (Squares::max)())) {  // once more, with the largest of the entries and sqrt(eps) near 1
+      W largest = std::sqrt(static_cast<W>(eps));
+      for (Index j = 0; j < n; ++j) largest = (std::max)(largest, std::fabs(widen(x[j])));
       if (!(largest > 0)) return result;
-      result.power = std::ldexp(T{1}, std::clamp(-std::ilogb(largest), Limits::min_exponent, Limits::max_exponent - 1));
-      s = square(result.power);
+      result.power = std::ldexp(W{1}, std::clamp(-std::ilogb(largest), Limits::min_exponent, Limits::max_exponent - 1));
+      s = mean(result.power);
     }
-  } else if (s == T{0}) {
+  } else if (s == W{0}) {
     return result;
   }
-  result.rest = T{1} / sqrt(s);
+  result.rest = W{1} / sqrt(s);
   return result;
+}
+
+/// The same of a row of any expression.
+template <DenseExpr D>
+[[nodiscard]] auto inverse_rms(const D& row, double eps) {
+  using T = typename D::Scalar;
+  const Eigen::Ref<const RowVector<T>> values(row.derived());  // a copy only where the entries are not side by side
+  return inverse_rms(values.data(), values.size(), eps);
+}
+
+/// \f$y=\mathrm{rms}(x)\odot g\f$ of rows of n. y may be x. @param gain  may be null: all 1.
+template <Storage T, Real G>
+void rms_norm(const T* x, T* y, Index rows, Index n, double eps, const G* gain) {
+  using W = Wide<T>;
+  for (Index t = 0; t < rows; ++t, x += n, y += n) {
+    const InverseRms<W> scale = inverse_rms(x, n, eps);
+    if constexpr (requires { typename kernel::Normalise<T, G>; }) {
+      if (scale.power == W{1} && scale.rest > W{0}) {  // not zeros, nothing that is not finite, no squares that leave the range
+        kernel::dispatch<kernel::Normalise<T, G>>(x, scale.rest, gain, y, n, t + 1 < rows ? x + n : x);
+        continue;
+      }
+    }
+    for (Index j = 0; j < n; ++j) {
+      W value = widen(x[j]) * scale.power * scale.rest;
+      if (gain != nullptr) value *= static_cast<W>(gain[j]);
+      y[j] = round_to<T>(value);
+    }
+  }
+}
+
+/// The same of all rows of an expression.
+template <DenseExpr D, Real G>
+[[nodiscard]] Matrix<typename D::Scalar> rms_norm(const D& x, Index n, double eps, const G* gain) {
+  using T = typename D::Scalar;
+  if (x.cols() != n) raise<ShapeError>("RMSNorm of dimension {} on rows of length {}", n, x.cols());
+  const auto& rows = x.derived().eval();  // an expression is evaluated once; a matrix is not copied
+  Matrix<T> y(x.rows(), n);
+  const T* from = rows.data();
+  if constexpr (!std::remove_cvref_t<decltype(rows)>::IsRowMajor) {
+    y = rows;
+    from = y.data();
+  }
+  rms_norm(from, y.data(), y.rows(), n, eps, gain);
+  return y;
+}
+
+/// The same of rows in memory.
+template <Storage T, Real G>
+void rms_norm(std::span<const T> x, std::span<T> y, Index n, double eps, const G* gain) {
+  const Index count = static_cast<Index>(x.size());
+  if (x.size() != y.size() || count % n != 0) {
+    raise<ShapeError>("RMSNorm of dimension {} from {} numbers to {}: as many of both are expected, and whole rows", n, x.size(), y.size());
+  }
+  rms_norm(x.data(), y.data(), count / n, n, eps, gain);
 }
 
 inline void check_eps(double eps) {
@@ -82,22 +144,25 @@ class UnitRMSNorm {
   /// eps, inside the root.
   [[nodiscard]] double eps() const noexcept { return eps_; }
 
-  /// \f$\mathrm{rms}(x)\f$ of each row. @param x `tokens x n`. @returns `tokens x n`; zero rows give zeros. @throws ShapeError.
+  /// \f$\mathrm{rms}(x)\f$ of each row, rounded once to the type of x; zero rows give zeros.
+  /// @param x  `tokens x n`. @returns `tokens x n`. @throws ShapeError.
   template <DenseExpr D>
   [[nodiscard]] Matrix<typename D::Scalar> apply(const D& x) const {
-    if (x.cols() != dim_) detail::raise<ShapeError>("RMSNorm of dimension {} on rows of length {}", dim_, x.cols());
-    const auto& rows = x.derived().eval();  // an expression is evaluated once; a matrix is not copied
-    Matrix<typename D::Scalar> y(x.rows(), x.cols());
-    for (Index t = 0; t < x.rows(); ++t) {
-      const auto scale = detail::inverse_rms(rows.row(t), eps_);
-      for (Index j = 0; j < dim_; ++j) {
-        y(t, j) = static_cast<typename D::Scalar>(static_cast<decltype(scale.rest)>(rows(t, j)) * scale.power * scale.rest);
-      }
-    }
-    return y;
+    return detail::rms_norm(x, dim_, eps_, no_gain);
+  }
+
+  /// The same of rows in memory, one after the other: one pass, at about the speed of a copy, and nothing is allocated.
+  /// @tparam T  `float`, `double` or BF16.
+  /// @param x  whole rows of n. @param y  as long as x: x itself (the fastest), or memory apart from it. @throws ShapeError.
+  /// @note Products of BF16 are formed in `float`, others in `double`.
+  template <kernel::RowElement T>
+  void apply(std::span<const std::type_identity_t<T>> x, std::span<T> y) const {
+    detail::rms_norm(x, y, dim_, eps_, no_gain);
   }
 
  private:
+  static constexpr const float* no_gain = nullptr;
+
   Index dim_;
   double eps_;
 };
@@ -112,7 +177,14 @@ class RMSNorm {
   /// @param weight  w, as stored.
   /// @throws ShapeError when it is empty; InvariantError when eps is negative or not finite.
   RMSNorm(RowVector<S> weight, double eps, GainConvention convention = GainConvention::plain)
-      : unit_(weight.size(), eps), weight_(std::move(weight)), convention_(convention) {}
+      : unit_(weight.size(), eps),
+        weight_(std::move(weight)),
+        gain_(gain_of(weight_, convention).template cast<Compute<S>>()),
+        convention_(convention) {
+    for (Compute<S>& g : gain_.reshaped()) {
+      if (g != g) g = std::numeric_limits<Compute<S>>::quiet_NaN();  // kernels look at no payload
+    }
+  }
 
   /// Length of the rows it normalises.
   [[nodiscard]] Index dim() const noexcept { return unit_.dim(); }
@@ -127,19 +199,25 @@ class RMSNorm {
   /// The same norm without its gain; not the same function unless g = 1: use `fold_gain`, which gives the gain to the readers.
   [[nodiscard]] const UnitRMSNorm<S>& without_gain() const noexcept { return unit_; }
 
-  /// \f$\mathrm{rms}(x)\odot g\f$ of each row. @param x `tokens x n`. @returns `tokens x n`. @throws ShapeError.
+  /// \f$\mathrm{rms}(x)\odot g\f$ of each row, rounded once to the type of x. @param x `tokens x n`. @returns `tokens x n`. @throws ShapeError.
   template <DenseExpr D>
   [[nodiscard]] Matrix<typename D::Scalar> apply(const D& x) const {
-    using T = typename D::Scalar;
-    const RowVector<Wide<S>> g = gain();
-    Matrix<T> y = unit_.apply(x);
-    for (Index j = 0; j < dim(); ++j) y.col(j) *= static_cast<T>(g[j]);
-    return y;
+    return detail::rms_norm(x, dim(), eps(), gain_.data());
+  }
+
+  /// The same of rows in memory, one after the other: one pass, at about the speed of a copy, and nothing is allocated.
+  /// @tparam T  `float`, `double` or BF16.
+  /// @param x  whole rows of n. @param y  as long as x: x itself (the fastest), or memory apart from it. @throws ShapeError.
+  /// @note Products of BF16 are formed in `float`, unless the gain is wider; others in `double`.
+  template <kernel::RowElement T>
+  void apply(std::span<const std::type_identity_t<T>> x, std::span<T> y) const {
+    detail::rms_norm(x, y, dim(), eps(), gain_.data());
   }
 
  private:
   UnitRMSNorm<S> unit_;
   RowVector<S> weight_;
+  RowVector<Compute<S>> gain_;  // g, which that type holds exactly
   GainConvention convention_;
 };
 

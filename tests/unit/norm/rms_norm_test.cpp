@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: MIT
 #include <rmsfold/norm/rms_norm.hpp>
 
+#include <bit>
 #include <cmath>
 #include <limits>
+#include <span>
+#include <vector>
 
 #include <rmsfold/core/random.hpp>
 #include <rmsfold/core/tolerance.hpp>
@@ -49,13 +52,13 @@ TEMPLATE_TEST_CASE("RMSNorm: equals its definition", "[norm]", double, float, F1
   const Matrix<float> x = normal_matrix(3, n, random).cast<float>();
   const Matrix<double> wide = x.cast<double>();
   const Matrix<double> want = by_definition(wide, widened(norm.gain()), eps);
-  // In double: the sum of squares counted whole, mean, eps, root, reciprocal, two products, all relative. In float: of
-  // the normalised value, of the gain where that is a double, and of their product.
+  // The sum of squares counted whole, mean, eps, root, reciprocal, two products, all relative; to float one rounding
+  // more.
   const double in_double = gamma_n(static_cast<double>(n) + 6, 0x1p-53);
   const test::Comparison doubles = test::compare(norm.apply(wide), want, Matrix<double>(in_double * want.cwiseAbs()));
   INFO(doubles);
   CHECK(doubles.within());
-  const double in_float = (1 + in_double) * (1 + gamma_n(std::same_as<TestType, double> ? 3 : 2, 0x1p-24)) - 1;
+  const double in_float = (1 + in_double) * (1 + 0x1p-24) - 1;
   const test::Comparison floats =
       test::compare(norm.apply(x).template cast<double>(), want, Matrix<double>(in_float * want.cwiseAbs()));
   INFO(floats);
@@ -65,6 +68,67 @@ TEMPLATE_TEST_CASE("RMSNorm: equals its definition", "[norm]", double, float, F1
   CHECK_FALSE(test::compare(norm.apply(wide), by_definition(wide, RowVector<double>::Ones(n), eps),
                             Matrix<double>(in_double * want.cwiseAbs()))
                   .within());
+}
+
+TEMPLATE_TEST_CASE("RMSNorm: rows in memory, in place or not", "[norm]", double, float, F16, BF16) {
+  Random random(73);
+  const Index n = 37;
+  const RMSNorm<TestType> norm = test::random_norm<TestType>(n, 1e-6, random);
+  const UnitRMSNorm<TestType>& unit = norm.without_gain();
+  const Matrix<float> x = normal_matrix(3, n, random).cast<float>();
+  const std::span<const float> from(x.data(), static_cast<std::size_t>(x.size()));
+  Matrix<float> y(3, n), z = x;
+  norm.apply(from, std::span(y.data(), from.size()));
+  const auto same = [](const Matrix<float>& a, const Matrix<float>& b) {
+    return test::same_bits(a.cast<double>(), b.cast<double>());
+  };
+  CHECK(same(y, norm.apply(x)));
+  unit.apply(std::span(z.data(), from.size()), std::span(z.data(), from.size()));
+  CHECK(same(z, unit.apply(x)));
+  CHECK_FALSE(same(y, z));
+  Matrix<double> wide = x.cast<double>();
+  norm.apply(std::span(wide.data(), from.size()), std::span(wide.data(), from.size()));
+  CHECK(test::same_bits(wide, norm.apply(Matrix<double>(x.cast<double>()))));
+  CHECK(same(norm.apply(Eigen::MatrixXf(x)), y));             // down columns in memory
+  CHECK(same(norm.apply(x + Matrix<float>::Zero(3, n)), y));  // an expression
+
+  // BF16: in float the sums of four squares, s, and two products, of which the root halves the first; the rest in
+  // double, as above, and one rounding.
+  std::vector<BF16> halves(from.size()), result(from.size());
+  for (std::size_t i = 0; i < from.size(); ++i) halves[i] = round_to<BF16>(static_cast<double>(from[i]));
+  Matrix<double> stored(3, n), got(3, n);
+  const auto widen_to = [](const std::vector<BF16>& in, Matrix<double>& out) {
+    for (std::size_t i = 0; i < in.size(); ++i) out.data()[i] = to_double(in[i]);
+  };
+  widen_to(halves, stored);
+  norm.apply(halves, std::span(result));
+  widen_to(result, got);
+  const Matrix<double> want = by_definition(stored, widened(norm.gain()), 1e-6);
+  const double in_half = (1 + gamma_n(6, 0x1p-24)) * (1 + gamma_n(n + 6, 0x1p-53)) * (1 + unit_roundoff<BF16>()) - 1;
+  const Matrix<double> allowed = in_half * want.cwiseAbs();
+  CHECK(test::compare(got, want, allowed).within());
+  // The twin: normalised and rounded, then times the gain and rounded again.
+  unit.apply(halves, std::span(result));
+  widen_to(result, got);
+  for (Index i = 0; i < got.size(); ++i)
+    got.data()[i] =
+        to_double(round_to<BF16>(got.data()[i] * to_double(round_to<Compute<TestType>>(norm.gain()[i % n]))));
+  CHECK_FALSE(test::compare(got, want, allowed).within());
+
+  CHECK_THROWS_WITH(norm.apply(from, std::span(y.data(), from.size() - 1)), has_text("111 numbers to 110"));
+  CHECK_THROWS_AS(norm.apply(from.first(36), std::span(y.data(), 36)), ShapeError);
+}
+
+TEST_CASE("RMSNorm: a gain that is not finite is not hidden", "[norm]") {
+  const float nan = std::bit_cast<float>(0x7fffffffu);  // rounded like a number, this payload would come out as -0
+  for (const float bad : {nan, -nan, std::numeric_limits<float>::infinity()}) {
+    const RMSNorm<float> norm(RowVector<float>::Constant(20, bad), 1e-6);
+    std::vector<BF16> x(20, round_to<BF16>(1.5));
+    norm.apply(x, std::span(x));
+    for (const BF16 y : x) CHECK_FALSE(is_finite(to_double(y)));
+    const Matrix<float> y = norm.apply(Matrix<float>(Matrix<float>::Ones(1, 20)));
+    CHECK(first_non_finite(y.data(), 20) == 0);
+  }
 }
 
 TEST_CASE("RMSNorm: I1, I2, large entries do not overflow the sum of squares", "[norm]") {
