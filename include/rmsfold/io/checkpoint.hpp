@@ -109,6 +109,12 @@ class Checkpoint {
     shards_[place.shard].file.read(*place.info, out, offset);
   }
 
+  /// Where a tensor's bytes begin in its file. @throws FormatError when there is no such tensor.
+  [[nodiscard]] std::uint64_t place_of(std::string_view name) const {
+    const TensorPlace& place = require(name);
+    return shards_[place.shard].file.data_begin() + place.info->begin;
+  }
+
   /// All bytes of a tensor. @throws FormatError when there is no such tensor; IoError
   [[nodiscard]] std::vector<std::byte> read(std::string_view name) const {
     const TensorPlace& place = require(name);

@@ -226,7 +226,7 @@ inline void compare_piece(ComparisonCollector& collector, const TensorProgram& p
     const TensorProgram program(a, plan, planned);
     const std::size_t bytes = program.bytes_of(piece);
     const auto read = [&](WorkBuffer& buffer, const Model& model, const std::string& name) {
-      const std::span<std::byte> all = buffer.first(bytes);
+      const std::span<std::byte> all = buffer.at(model.checkpoint().place_of(name) + program.offset_of(piece), bytes);
       program.for_each_run(piece, [&](std::uint64_t offset, std::size_t at, std::size_t length) { model.checkpoint().read(name, offset, all.subspan(at, length)); });
       return std::span<const std::byte>(all);
     };

@@ -137,6 +137,10 @@ class TensorProgram {
   [[nodiscard]] std::size_t bytes_of(const Piece& piece) const noexcept {
     return static_cast<std::size_t>(piece.rows) * static_cast<std::size_t>(piece.cols) * size_of(dtype_);
   }
+  /// Where the first byte of a piece is in the tensor.
+  [[nodiscard]] std::uint64_t offset_of(const Piece& piece) const noexcept {
+    return (static_cast<std::uint64_t>(piece.row) * static_cast<std::uint64_t>(cols_) + static_cast<std::uint64_t>(piece.col)) * size_of(dtype_);
+  }
   /// Whether the bytes of a piece lie together in the tensor.
   [[nodiscard]] bool is_contiguous(const Piece& piece) const noexcept { return piece.cols == cols_; }
   /// Calls `use(offset in the tensor, bytes in the piece, count)` for every run of bytes that a piece and the tensor share.

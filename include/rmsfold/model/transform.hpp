@@ -134,6 +134,7 @@ class Transformation {
     std::vector<io::TensorInfo> layout;
     std::optional<io::Metadata> metadata;
     std::uint64_t bytes = 0;       // of its tensors
+    std::uint64_t like = 0;        // where the data of the input's file begin
     std::size_t first_tensor = 0;  // when this run writes it
     std::optional<io::SafetensorsWriter> writer;  // while some of its tensors are unfinished
     std::size_t remaining = 0;                    // of them
@@ -186,6 +187,7 @@ class Transformation {
     for (const io::Shard& from : model_.checkpoint().shards()) {
       Shard& shard = shards_.emplace_back();
       shard.name = from.name;
+      shard.like = from.file.data_begin();
       if (from.file.has_metadata()) shard.metadata = from.file.metadata();
       for (const io::TensorInfo* tensor : from.tensors) {
         if (tensor->name == model_.head_tensor() && !plan_.head_is_written) continue;
@@ -460,7 +462,7 @@ class Transformation {
   }
 
   void open(Shard& shard) {
-    if (!shard.writer) shard.writer.emplace(out_->path() / shard.name, shard.layout, shard.metadata, io::data_order(shard.layout));
+    if (!shard.writer) shard.writer.emplace(out_->path() / shard.name, shard.layout, shard.metadata, io::data_order(shard.layout), shard.like);
   }
 
   /// Lets go of what the tensor needed when its last piece is done, and of the shard with its last tensor.
@@ -511,7 +513,8 @@ class Transformation {
 
   void copy(Tensor& tensor, Index number, Index job, Workspace& workspace) {
     const std::uint64_t at = static_cast<std::uint64_t>(number) * TensorProgram::piece_bytes;
-    const std::span<std::byte> raw = workspace.raw.first(static_cast<std::size_t>((std::min<std::uint64_t>)(TensorProgram::piece_bytes, tensor.bytes - at)));
+    const std::size_t size = static_cast<std::size_t>((std::min<std::uint64_t>)(TensorProgram::piece_bytes, tensor.bytes - at));
+    const std::span<std::byte> raw = workspace.raw.at(model_.checkpoint().place_of(tensor.source) + at, size);
     model_.checkpoint().read(tensor.source, at, raw);
     turns_.take(tensor.work->before_turn, number, job, [&] { tensor.work->before.update(raw); });
     write(tensor, at, raw);
@@ -533,7 +536,7 @@ class Transformation {
     Work& work = *tensor.work;
     const TensorProgram& program = *work.program;
     const Piece& piece = work.pieces[static_cast<std::size_t>(number)];
-    const std::span<std::byte> raw = workspace.raw.first(program.bytes_of(piece));
+    const std::span<std::byte> raw = workspace.raw.at(model_.checkpoint().place_of(tensor.source) + program.offset_of(piece), program.bytes_of(piece));
     read(tensor, piece, raw);
     const bool in_order = program.is_contiguous(piece);
     if (in_order) turns_.take(work.before_turn, number, job, [&] { work.before.update(raw); });
@@ -549,7 +552,8 @@ class Transformation {
     if (is_multiplied(tensor) && !work.pieces.empty() && !work.program->is_contiguous(work.pieces.front())) {
       const io::File written = io::File::open(out_->path() / shards_[tensor.shard].name);
       for (std::uint64_t at = 0; at < tensor.bytes; at += TensorProgram::piece_bytes) {
-        const std::span<std::byte> raw = workspace.raw.first(static_cast<std::size_t>((std::min<std::uint64_t>)(TensorProgram::piece_bytes, tensor.bytes - at)));
+        const std::size_t size = static_cast<std::size_t>((std::min<std::uint64_t>)(TensorProgram::piece_bytes, tensor.bytes - at));
+        const std::span<std::byte> raw = workspace.raw.at(model_.checkpoint().place_of(tensor.source) + at, size);
         model_.checkpoint().read(tensor.source, at, raw);
         work.before.update(raw);
         written.read_exact(shards_[tensor.shard].writer->place_of(tensor.index) + at, raw);
