@@ -21,12 +21,29 @@ namespace rmsfold::kernel {
 template <std::floating_point S>
 using Bits = std::conditional_t<sizeof(S) == 4, std::uint32_t, std::uint64_t>;
 
+/// Four inputs of a block by ±1 enter every output as one of the eight \f$\pm((a\pm b)\pm(c\pm d))\f$, which are computed once for all outputs: f/4
+/// additions each then take the place of f-1 ("four Russians": Arlazarov, Dinic, Kronrod and Faradzhev, 1970).
+/// @returns which one has these signs, times a's: bit 0 for \f$a-b\f$, bit 1 for the second pair subtracted, bit 2 for \f$c-d\f$.
+[[nodiscard]] constexpr int combination(bool a, bool b, bool c, bool d) noexcept {
+  return (a != b ? 1 : 0) + (a != c ? 2 : 0) + (c != d ? 4 : 0);
+}
+
+/// What an output of a block adds.
+template <std::floating_point S>
+struct Term {
+  std::int32_t entry;  ///< 8 times the place of the four in the table, plus their `combination`
+  S sign;              ///< ±1, a's
+};
+
 /// One factor of the Kronecker product, or up to six factors 2: it acts on rows b, b + after, b + 2 after, …
 template <std::floating_point S>
 struct Step {
-  Index order = 1;       ///< rows that are combined
-  Index after = 1;       ///< distance between them
-  std::vector<S> signs;  ///< a block by ±1: for every four columns j, for every i, entries (i, j) … (i, j+3); empty for twos
+  /// Inputs whose combinations are in the table together: those of panels of 256 bytes take half of L1.
+  static constexpr Index at_once = 32;
+
+  Index order = 1;             ///< rows that are combined
+  Index after = 1;             ///< distance between them
+  std::vector<Term<S>> terms;  ///< for every `at_once` inputs, for every output, one for each four of these inputs; empty for twos
 };
 
 /// \f$Q = L\,sH\,R\f$ as kernels see it: the steps of H, and signed moves at both ends. Built once for a rotation, factor by factor.
@@ -62,13 +79,17 @@ class Transform {
   template <class Positive>
   void add_block(Index f, const Positive& positive) {
     rest_ /= f;
-    std::vector<S> signs;
-    for (Index j = 0; j < f; j += 4) {
-      for (Index i = 0; i < f; ++i) {
-        for (Index k = j; k < j + 4; ++k) signs.push_back(positive(i, k) ? S(1) : S(-1));
+    std::vector<Term<S>> terms;
+    for (Index first = 0; first < f; first += Step<S>::at_once) {
+      for (Index j = 0; j < f; ++j) {
+        for (Index i = first; i < (std::min)(f, first + Step<S>::at_once); i += 4) {
+          const bool sign = positive(i, j);
+          const int which = combination(sign, positive(i + 1, j), positive(i + 2, j), positive(i + 3, j));
+          terms.push_back({static_cast<std::int32_t>(2 * (i - first)) + which, sign ? S(1) : S(-1)});
+        }
       }
     }
-    steps.push_back({f, rest_, std::move(signs)});
+    steps.push_back({f, rest_, std::move(terms)});
   }
 
   /// The last factors: `count` twos, in steps of at most six and much the same size.
@@ -84,6 +105,7 @@ class Transform {
 
   Index dim;                       ///< n
   S scale;                         ///< s
+  S minus = -1;                    ///< what kernels multiply by to subtract
   std::vector<Step<S>> steps;      ///< from the first factor to the last
   Index twos = 1;                  ///< the power of two that the last steps make up
   std::vector<std::int32_t> from;  ///< entry i of the operand of H is entry `from[i]` of x …
@@ -131,66 +153,86 @@ struct Place {
   [[gnu::always_inline]] inline Bits<S> flip_of(Index i) const { return flip != nullptr ? flip[i] : Bits<S>(0); }
 };
 
-/// One block of a Kronecker product.
+/// One block of a Kronecker product, in panels whose combinations stay in L1.
 template <std::floating_point S>
 struct Block {
-  /// A block of order f: four outputs by two vectors are in registers while the inputs go by, each times ±1, which is exact.
+  /// Elements of scratch that are needed: the table, and a sum for each output.
+  static constexpr Index space = (2 * Step<S>::at_once + 256) * 256 / static_cast<Index>(sizeof(S));
+
+  /// @param width  a multiple of 64 bytes. @param scratch  `space` elements.
   template <int bytes>
   [[gnu::always_inline]] static inline void run(const Step<S>& step, Index after, const Place<S>& in, const Place<S>& out, Index row, Index width,
-                                                S* tile, S scale) {
+                                                S* scratch, S scale) {
+    constexpr Index narrow = 64 / static_cast<Index>(sizeof(S));
+    constexpr Index wide = bytes == 16 ? narrow : 4 * narrow;  // sums of a panel are in registers
+    Index start = 0;
+    for (; start + wide <= width; start += wide) panel<bytes, wide>(step, after, in, out, row, start, scratch, scale);
+    for (; start < width; start += narrow) panel<bytes, narrow>(step, after, in, out, row, start, scratch, scale);
+  }
+
+ private:
+  template <int bytes, Index width>
+  using Panel = Group<S, bytes, static_cast<int>(width / lanes<S, bytes>)>;
+
+  template <int bytes, Index width>
+  [[gnu::always_inline]] static inline void panel(const Step<S>& step, Index after, const Place<S>& in, const Place<S>& out, Index row, Index start,
+                                                  S* table, S scale) {
     constexpr Index vector = lanes<S, bytes>;
-    constexpr Index line = 64 / static_cast<Index>(sizeof(S));
+    constexpr std::make_integer_sequence<int, static_cast<int>(width / vector)> each{};
+    S* const sums = table + 2 * Step<S>::at_once * width;
     const Index f = step.order;
-    Index panel = line;  // so that f rows of it stay in L1
-    while (2 * panel <= width && 2 * panel * f * static_cast<Index>(sizeof(S)) <= 16384) panel *= 2;
-    for (Index start = 0; start < width; start += panel) {
-      const Index now = (std::min)(panel, width - start);
-      for (Index i = 0; i < f; ++i) {
-        const S* const from = in.row(row + i * after) + start;
-        const Bits<S> flip = in.flip_of(row + i * after);
-        for (Index k = 0; k < now; k += vector) {
-          Vec<S, bytes> x;
-          load(x, from + k);
-          detail::flip_signs<S, bytes>(x, Vec<Bits<S>, bytes>{} + flip);
-          store(tile + i * panel + k, x);
-        }
+    const Term<S>* term = step.terms.data();
+    for (Index first = 0; first < f; first += Step<S>::at_once) {
+      const Index last = (std::min)(f, first + Step<S>::at_once);
+      for (Index i = first; i < last; i += 4) {
+        for (Index k = 0; k < width; k += vector) combine<bytes, width>(in, row + i * after, after, start + k, table + 2 * (i - first) * width + k);
       }
-      const S* signs = step.signs.data();
-      for (Index j = 0; j < f; j += 4, signs += 4 * f) {
-        const Index to = row + j * after;
-        for (Index k = 0; k < now; k += 2 * vector) {
-          Vec<S, bytes> a0{}, a1{}, b0{}, b1{}, c0{}, c1{}, d0{}, d1{};
-          for (Index i = 0; i < f; ++i) {
-            Vec<S, bytes> x0, x1;
-            load(x0, tile + i * panel + k);
-            load(x1, tile + i * panel + k + vector);
-            const S* const sign = signs + 4 * i;
-            multiply_add(a0, x0, sign[0]);
-            multiply_add(a1, x1, sign[0]);
-            multiply_add(b0, x0, sign[1]);
-            multiply_add(b1, x1, sign[1]);
-            multiply_add(c0, x0, sign[2]);
-            multiply_add(c1, x1, sign[2]);
-            multiply_add(d0, x0, sign[3]);
-            multiply_add(d1, x1, sign[3]);
-          }
-          put<bytes>(a0, a1, out, to, start + k, scale);
-          put<bytes>(b0, b1, out, to + after, start + k, scale);
-          put<bytes>(c0, c1, out, to + 2 * after, start + k, scale);
-          put<bytes>(d0, d1, out, to + 3 * after, start + k, scale);
-        }
+      for (Index j = 0; j < f; ++j) {
+        Panel<bytes, width> sum{};
+        if (first > 0) sum.load(sums + j * width, vector);
+        for (Index i = first; i < last; i += 4, ++term) add<bytes, width>(sum, table + term->entry * width, term->sign, each);
+        last < f ? sum.store(sums + j * width, vector) : put<bytes, width>(sum, out, row + j * after, start, scale, each);
       }
     }
   }
 
- private:
+  /// The eight combinations of four vectors.
+  template <int bytes, Index width>
+  [[gnu::always_inline]] static inline void combine(const Place<S>& in, Index row, Index after, Index k, S* to) {
+    Vec<S, bytes> a, b, c, d;
+    take<bytes>(a, in, row, k);
+    take<bytes>(b, in, row + after, k);
+    take<bytes>(c, in, row + 2 * after, k);
+    take<bytes>(d, in, row + 3 * after, k);
+    const Vec<S, bytes> first[2]{a + b, a - b};
+    const Vec<S, bytes> second[2]{c + d, c - d};
+    for (int which = 0; which < 2; ++which) {
+      store(to + (4 * which) * width, first[0] + second[which]);
+      store(to + (4 * which + 1) * width, first[1] + second[which]);
+      store(to + (4 * which + 2) * width, first[0] - second[which]);
+      store(to + (4 * which + 3) * width, first[1] - second[which]);
+    }
+  }
+
   template <int bytes>
-  [[gnu::always_inline]] static inline void put(Vec<S, bytes>& x0, Vec<S, bytes>& x1, const Place<S>& out, Index row, Index k, S scale) {
+  [[gnu::always_inline]] static inline void take(Vec<S, bytes>& x, const Place<S>& in, Index row, Index k) {
+    load(x, in.row(row) + k);
+    flip_signs<S, bytes>(x, Vec<Bits<S>, bytes>{} + in.flip_of(row));
+  }
+
+  template <int bytes, Index width, int... k>
+  [[gnu::always_inline]] static inline void add(Panel<bytes, width>& sum, const S* from, S sign, std::integer_sequence<int, k...>) {
+    Panel<bytes, width> x;
+    x.load(from, lanes<S, bytes>);
+    (multiply_add(sum.v[k], x.v[k], sign), ...);
+  }
+
+  template <int bytes, Index width, int... k>
+  [[gnu::always_inline]] static inline void put(Panel<bytes, width>& sum, const Place<S>& out, Index row, Index start, S scale,
+                                                std::integer_sequence<int, k...>) {
     const Vec<Bits<S>, bytes> flip = Vec<Bits<S>, bytes>{} + out.flip_of(row);
-    detail::flip_signs<S, bytes>(x0 *= scale, flip);
-    detail::flip_signs<S, bytes>(x1 *= scale, flip);
-    store(out.row(row) + k, x0);
-    store(out.row(row) + k + lanes<S, bytes>, x1);
+    (flip_signs<S, bytes>(sum.v[k] *= scale, flip), ...);
+    sum.store(out.row(row) + start, lanes<S, bytes>);
   }
 };
 
@@ -199,7 +241,8 @@ struct Block {
 /// Transforms each row of `[rows, n]` where the factors end in a power of two that is long enough.
 ///
 /// Passes of three stages with eight vectors in registers, while strides are long; then eight vectors in a row are finished at once: the stages
-/// between them, and those within a vector as \f$swap(x) \pm x\f$, a shuffle and a product by ±1. 4096 floats are three passes over L1.
+/// between them, and those within a vector as \f$swap(x) \pm x\f$, a shuffle and a product by ±1. 4096 floats are three passes over L1; two with
+/// vectors of 64 bytes, sixteen of which are in registers.
 template <std::floating_point S>
 struct Rows {
   static constexpr bool exact_products = true;  ///< see `multiply_add`
@@ -211,29 +254,33 @@ struct Rows {
   [[gnu::always_inline]] static inline void run(const Transform<S>* transform, S* data, Index rows) {
     const Index n = transform->dim;
     const Index twos = transform->twos;
+    const S minus = transform->minus;
+    if constexpr (bytes == 64) {
+      if (twos < tail<bytes>) return run<32>(transform, data, rows);  // too short for sixteen
+    }
     const Bits<S>* const flip_from = transform->takes_signs ? transform->flip_from.data() : nullptr;
     const Bits<S>* const flip_to = transform->puts_signs ? transform->flip_to.data() : nullptr;
     S* const buffer = transform->takes_moves || transform->puts_moves ? detail::scratch<S, 0>(n) : nullptr;
-    S* const tile = n > twos ? detail::scratch<S, 1>(largest_tile) : nullptr;
+    S* const space = n > twos ? detail::scratch<S, 1>(detail::Block<S>::space) : nullptr;
     for (Index r = 0; r < rows; ++r, data += n) {
       S* const x = transform->takes_moves ? buffer : data;
       S* const y = transform->puts_moves ? buffer : data;
       if (transform->takes_moves) gather(data, transform->from.data(), buffer, n);
       if (flip_from != nullptr) flip<bytes>(x, flip_from, n);
       for (const Step<S>& step : transform->steps) {
-        if (step.signs.empty()) break;
+        if (step.terms.empty()) break;
         for (Index start = 0; start < n; start += step.order * step.after) {
           const detail::Place<S> place{x + start, step.after, nullptr, nullptr};
-          detail::Block<S>::template run<bytes>(step, 1, place, place, 0, step.after, tile, S(1));
+          detail::Block<S>::template run<bytes>(step, 1, place, place, 0, step.after, space, S(1));
         }
       }
       Index block = twos;
-      while (block > in_l1) block >>= passes<bytes>(x, n, block);
+      while (block > in_l1) block >>= passes<bytes>(x, n, block, minus);
       for (Index start = 0; start < n; start += block) {
-        for (Index size = block; size > tail<bytes>;) size >>= passes<bytes>(x + start, block, size);
+        for (Index size = block; size > tail<bytes>;) size >>= passes<bytes>(x + start, block, size, minus);
         for (Index k = start; k < start + block; k += tail<bytes>) {
-          flip_to != nullptr ? finish<bytes, true>(x + k, y + k, transform->scale, flip_to + k, data + n + k)
-                             : finish<bytes, false>(x + k, y + k, transform->scale, nullptr, data + n + k);
+          flip_to != nullptr ? finish<bytes, true>(x + k, y + k, transform->scale, flip_to + k, data + n + k, minus)
+                             : finish<bytes, false>(x + k, y + k, transform->scale, nullptr, data + n + k, minus);
         }
       }
       if (transform->puts_moves) gather(buffer, transform->of.data(), data, n);
@@ -241,8 +288,6 @@ struct Rows {
   }
 
  private:
-  static constexpr Index largest_tile = 256 * 128 / static_cast<Index>(sizeof(S)) + 16384 / static_cast<Index>(sizeof(S));
-
   /// Four loads before four stores: a compiler that may not reorder them takes half as long again.
   [[gnu::always_inline]] static inline void gather(const S* from, const std::int32_t* index, S* to, Index n) {
     for (Index j = 0; j < n; j += 4) {
@@ -262,22 +307,22 @@ struct Rows {
 
   /// The next stages of `[n / size, size]`. @returns how many.
   template <int bytes>
-  [[gnu::always_inline]] static inline int passes(S* data, Index n, Index size) {
+  [[gnu::always_inline]] static inline int passes(S* data, Index n, Index size, S minus) {
     int left = 0;
     while (tail<bytes> << left < size) ++left;
-    if (bytes == 64 && (left == 4 || left >= 7)) {
-      pass<bytes, 16>(data, n, size / 16);
+    if (bytes == 64 && left == 4) {  // the stride is a constant: sixteen addresses would take more registers than there are
+      pass<bytes, 16>(data, n, tail<bytes>, minus);
       return 4;
     }
     if (left == 3 || left >= 5) {
-      pass<bytes, 8>(data, n, size / 8);
+      pass<bytes, 8>(data, n, size / 8, minus);
       return 3;
     }
     if (left == 2 || left == 4) {
-      pass<bytes, 4>(data, n, size / 4);
+      pass<bytes, 4>(data, n, size / 4, minus);
       return 2;
     }
-    pass<bytes, 2>(data, n, size / 2);
+    pass<bytes, 2>(data, n, size / 2, minus);
     return 1;
   }
 
@@ -294,12 +339,12 @@ struct Rows {
   }
 
   template <int bytes, int radix>
-  [[gnu::always_inline]] static inline void pass(S* data, Index n, Index stride) {
+  [[gnu::always_inline]] static inline void pass(S* data, Index n, Index stride, S minus) {
     for (Index start = 0; start < n; start += radix * stride) {
       for (S *x = data + start, *end = x + stride; x < end; x += lanes<S, bytes>) {
         detail::Group<S, bytes, radix> group;
         group.load(x, stride);
-        group.butterflies();
+        group.butterflies(minus);
         group.store(x, stride);
       }
     }
@@ -307,11 +352,11 @@ struct Rows {
 
   /// The last stages, of `tail` elements in a row, scale and signs; asks for the same place of the next row meanwhile.
   template <int bytes, bool flips>
-  [[gnu::always_inline]] static inline void finish(const S* x, S* y, S scale, const Bits<S>* flip_to, const S* next) {
-    for (Index k = 0; k < tail<bytes>; k += 64 / static_cast<Index>(sizeof(S))) __builtin_prefetch(next + k, 0, sizeof(S) == 4 ? 3 : 2);
+  [[gnu::always_inline]] static inline void finish(const S* x, S* y, S scale, const Bits<S>* flip_to, const S* next, S minus) {
+    for (Index k = 0; k < tail<bytes>; k += 64 / static_cast<Index>(sizeof(S))) __builtin_prefetch(next + k, 0, 2);
     detail::Group<S, bytes, registers<bytes>> group;
     group.load(x, lanes<S, bytes>);
-    group.butterflies();
+    group.butterflies(minus);
     put_all<bytes, flips>(group, y, scale, flip_to, std::make_integer_sequence<int, registers<bytes>>());
   }
   template <int bytes, bool flips, int... k>
@@ -366,10 +411,8 @@ struct Columns {
   template <int bytes>
   [[gnu::always_inline]] static inline void run(const Transform<S>* transform, S* data, Index stride, Index columns) {
     const Index n = transform->dim;
-    Index largest = 64;
-    for (const Step<S>& step : transform->steps) largest = (std::max)(largest, step.order);
     const Index width = (std::min)(strip, columns);
-    S* const tile = detail::scratch<S, 0>(largest * padded);
+    S* const tile = detail::scratch<S, 0>((std::max)(64 * padded, detail::Block<S>::space));
     S* const buffer = transform->steps.size() > 1 ? detail::scratch<S, 1>(n * padded) : nullptr;
     for (Index start = 0; start < columns; start += width) {
       const Index now = (std::min)(width, columns - start);
@@ -383,7 +426,7 @@ struct Columns {
                                           : detail::Place<S>{buffer, padded, nullptr, nullptr};
         for (Index row = 0; row < n; row += step.order * step.after) {
           for (Index r = row; r < row + step.after; ++r) {
-            if (!step.signs.empty()) {
+            if (!step.terms.empty()) {
               detail::Block<S>::template run<bytes>(step, step.after, in, out, r, now, tile, last ? transform->scale : S(1));
             } else {
               twos<bytes>(step, in, out, r, now, tile, first, last, transform->scale);
@@ -469,7 +512,7 @@ struct Columns {
         rows.flip_in[t] = in.flip_of(i);
         if (first) {
           const S* const next = in.row(row + 1 < after ? i + 1 : i);
-          for (Index k = 0; k < width; k += line) __builtin_prefetch(next + k);
+          for (Index k = 0; k < width; k += line) __builtin_prefetch(next + k, 0, 2);
         }
       }
       pass<bytes, 8, first, false>(rows, width, S(1));
@@ -496,7 +539,7 @@ struct Columns {
     for (Index k = 0; k < width; k += lanes<S, bytes>) {
       detail::Group<S, bytes, radix> group;
       read<bytes, radix, first>(group, rows, k, std::make_integer_sequence<int, radix>());
-      group.butterflies();
+      group.butterflies(S(-1));  // memory is slower than adders here
       write<bytes, radix, last>(group, rows, k, scale, std::make_integer_sequence<int, radix>());
     }
   }

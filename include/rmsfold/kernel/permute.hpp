@@ -29,6 +29,8 @@ struct PermuteEntries {
     constexpr Index l = lanes<Word, vector>;
     using Group = detail::Group<Word, vector, static_cast<int>(l)>;
     Word* const tile = detail::scratch<Word, 0>(n * l);
+    Word* const flips = detail::scratch<Word, 1>(n);
+    for (Index j = 0; j < n; ++j) flips[j] = static_cast<Word>(static_cast<Word>(sign != nullptr && sign[j] < 0) << (8 * sizeof(Word) - 1));
     const Index whole = n / l * l;
     for (Index r = 0; r < rows; r += l, data += l * n * size) {
       const Index now = (std::min)(l, rows - r);
@@ -45,16 +47,18 @@ struct PermuteEntries {
       }
       if (now == l) {
         for (Index j = 0; j < whole; j += l) {
+          const std::byte* const next = data + (n + j) * l * size;  // of the rows that follow
+          for (Index k = 0; k < l * l * size; k += 64) __builtin_prefetch(next + k, 0, 2);
           Group group;
           pick(group, tile, source + j, std::make_integer_sequence<int, static_cast<int>(l)>());
-          if (sign != nullptr) flip(group, sign + j, std::make_integer_sequence<int, static_cast<int>(l)>());
           group.transpose();
+          flip(group, flips + j, std::make_integer_sequence<int, static_cast<int>(l)>());
           group.store_bytes(data + j * size, n * size);
         }
       }
       for (Index i = 0; i < now; ++i) {
         for (Index j = now == l ? whole : 0; j < n; ++j) {
-          const Word word = static_cast<Word>(tile[source[j] * l + i] ^ (sign != nullptr ? mask(sign[j]) : Word(0)));
+          const Word word = static_cast<Word>(tile[source[j] * l + i] ^ flips[j]);
           std::memcpy(data + (i * n + j) * size, &word, sizeof(Word));
         }
       }
@@ -68,10 +72,11 @@ struct PermuteEntries {
     (load(group.v[k], tile + source[k] * static_cast<Index>(sizeof...(k))), ...);
   }
   template <class Group, int... k>
-  [[gnu::always_inline]] static inline void flip(Group& group, const int* sign, std::integer_sequence<int, k...>) {
-    ((group.v[k] ^= mask(sign[k])), ...);
+  [[gnu::always_inline]] static inline void flip(Group& group, const Word* flips, std::integer_sequence<int, k...>) {
+    typename Group::V bits;
+    load(bits, flips);
+    ((group.v[k] ^= bits), ...);
   }
-  [[gnu::always_inline]] static inline Word mask(int sign) { return static_cast<Word>(static_cast<Word>(sign < 0) << (8 * sizeof(Word) - 1)); }
 };
 
 /// Permutes the rows of `[n, inner]` along the cycles of the permutation: each is read once and written once.

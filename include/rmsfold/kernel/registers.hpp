@@ -50,12 +50,12 @@ struct Group {
     store_each(to, stride, std::make_integer_sequence<int, count>());
   }
 
-  /// All stages between the vectors, the largest stride first.
-  [[gnu::always_inline]] inline void butterflies() {
-    if constexpr (count >= 16) stage<8>(std::make_integer_sequence<int, count / 2>());
-    if constexpr (count >= 8) stage<4>(std::make_integer_sequence<int, count / 2>());
-    if constexpr (count >= 4) stage<2>(std::make_integer_sequence<int, count / 2>());
-    stage<1>(std::make_integer_sequence<int, count / 2>());
+  /// All stages between the vectors, the largest stride first. @param minus  -1, from where the compiler does not see it: `butterfly`
+  [[gnu::always_inline]] inline void butterflies(S minus) {
+    if constexpr (count >= 16) stage<8>(minus, std::make_integer_sequence<int, count / 2>());
+    if constexpr (count >= 8) stage<4>(minus, std::make_integer_sequence<int, count / 2>());
+    if constexpr (count >= 4) stage<2>(minus, std::make_integer_sequence<int, count / 2>());
+    stage<1>(minus, std::make_integer_sequence<int, count / 2>());
   }
 
   /// `count` vectors of as many elements: element j of vector i becomes element i of vector j. Sixteen bytes have interleaving instructions; in
@@ -107,13 +107,20 @@ struct Group {
     (kernel::store(to + k * stride, v[k]), ...);
   }
   template <int stride, int... k>
-  [[gnu::always_inline]] inline void stage(std::integer_sequence<int, k...>) {
-    (butterfly(v[k / stride * 2 * stride + k % stride], v[k / stride * 2 * stride + k % stride + stride]), ...);
+  [[gnu::always_inline]] inline void stage(S minus, std::integer_sequence<int, k...>) {
+    (butterfly(v[k / stride * 2 * stride + k % stride], v[k / stride * 2 * stride + k % stride + stride], minus), ...);
   }
-  [[gnu::always_inline]] static inline void butterfly(V& low, V& high) {
-    const V sum = low + high;
-    high = low - high;
-    low = sum;
+  /// With fused operations in all registers the difference is one: adders and multipliers are different units, and both are kept busy.
+  [[gnu::always_inline]] static inline void butterfly(V& low, V& high, [[maybe_unused]] S minus) {
+    const V first = low;
+    low = first + high;
+    if constexpr (bytes == 64) {
+      V difference = first;
+      multiply_add(difference, high, minus);
+      high = difference;
+    } else {
+      high = first - high;
+    }
   }
 };
 

@@ -4,7 +4,7 @@
 /// Vectors of a fixed number of bytes, by the vector extensions of GCC and clang, and the choice of an instruction set at run time.
 ///
 /// A kernel is a type with two functions of the same arguments: `scalar`, the reference, in plain C++; and `run<bytes>`, the same operations on
-/// vectors of that many bytes. It is written once and compiled for each instruction set by the two wrappers below, so no user has to set `-march`.
+/// vectors of that many bytes. It is written once and compiled for each instruction set by the wrappers below, so no user has to set `-march`.
 /// Bits do not depend on the choice: a kernel keeps the order of additions of its reference, and nothing is fused that would round otherwise.
 
 #include <atomic>
@@ -30,7 +30,8 @@ namespace rmsfold::kernel {
 enum class Target {
   scalar,    ///< the references, in plain C++
   baseline,  ///< vectors of 16 bytes, of the instruction set that the program is compiled for
-  avx2       ///< vectors of 32 bytes, x86
+  avx2,      ///< vectors of 32 bytes, x86
+  avx512     ///< vectors of 64 bytes, x86, in kernels with `exact_products`, for it comes with fused operations; the others as with avx2
 };
 
 /// Name for reports.
@@ -41,9 +42,11 @@ enum class Target {
     case Target::baseline:
       return "baseline";
     case Target::avx2:
+      return "avx2";
+    case Target::avx512:
       break;
   }
-  return "avx2";
+  return "avx512";
 }
 
 /// What this compiler and this machine can run, the fastest last.
@@ -53,7 +56,9 @@ enum class Target {
   result.push_back(Target::baseline);
 #endif
 #ifdef RMSFOLD_VECTORS_X86
-  if (__builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0) result.push_back(Target::avx2);
+  if (__builtin_cpu_supports("avx2") == 0 || __builtin_cpu_supports("fma") == 0) return result;
+  result.push_back(Target::avx2);
+  if (__builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512dq") != 0) result.push_back(Target::avx512);
 #endif
   return result;
 }
@@ -99,14 +104,24 @@ template <class Kernel, class... Args>
   return Kernel::template run<32>(args...);
 }
 
-template <class Kernel, class... Args>
-#ifndef __clang__
-[[gnu::optimize("fp-contract=fast")]]  // see multiply_add
+// GCC has to be told that it may fuse, see multiply_add.
+#ifdef __clang__
+#define RMSFOLD_MAY_FUSE
+#else
+#define RMSFOLD_MAY_FUSE [[gnu::optimize("fp-contract=fast")]]
 #endif
-[[gnu::target("avx2,fma")]] auto
-run_fma(Args... args) {
+
+template <class Kernel, class... Args>
+RMSFOLD_MAY_FUSE [[gnu::target("avx2,fma")]] auto run_fma(Args... args) {
   return Kernel::template run<32>(args...);
 }
+
+template <class Kernel, class... Args>
+RMSFOLD_MAY_FUSE [[gnu::target("avx2,fma,avx512f,avx512dq")]] auto run_avx512(Args... args) {
+  return Kernel::template run<64>(args...);
+}
+
+#undef RMSFOLD_MAY_FUSE
 #endif
 
 }  // namespace detail
@@ -117,9 +132,9 @@ auto dispatch(Args... args) {
 #ifdef RMSFOLD_VECTORS
   constexpr bool has_scalar = requires { Kernel::scalar(args...); };
 #ifdef RMSFOLD_VECTORS_X86
-  if (target() == Target::avx2) {
+  if (target() >= Target::avx2) {
     if constexpr (requires { Kernel::exact_products; }) {
-      return detail::run_fma<Kernel>(args...);
+      return target() == Target::avx2 ? detail::run_fma<Kernel>(args...) : detail::run_avx512<Kernel>(args...);
     } else {
       return detail::run_avx2<Kernel>(args...);
     }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <rmsfold/core/random.hpp>
+#include <rmsfold/core/tolerance.hpp>
 #include <rmsfold/group/hadamard.hpp>
 
 #include "support/catch.hpp"
@@ -76,7 +77,8 @@ std::vector<Hadamard> forms(Index n, Random& random) {
 
 TEST_CASE("kernel: a Hadamard transform gives the bits of the textbook loops on every target", "[kernel]") {
   // Powers of two with one and more passes and steps, blocks alone, behind each other, and before few and many twos.
-  const Index n = GENERATE(1, 2, 4, 8, 12, 16, 20, 32, 48, 64, 92, 128, 144, 256, 384, 512, 576, 896, 1024, 2048);
+  const Index n = GENERATE(1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 36, 40, 44, 48, 52, 56, 60, 64, 92, 128, 144, 148, 172,
+                           256, 384, 512, 576, 896, 1024, 2048);
   Random random(81);
   for (const Hadamard& q : forms(n, random)) {
     // Single rows, whole groups of rows and rests; columns less than a cache line, whole strips and rests.
@@ -88,7 +90,8 @@ TEST_CASE("kernel: a Hadamard transform gives the bits of the textbook loops on 
 }
 
 TEST_CASE("kernel: large orders too", "[kernel]") {
-  const Index n = GENERATE(688, 3072, 4096, 8192, 11008);
+  // Whole rows: powers of two, and 12, 52, 148 and 172 times one that is long enough.
+  const Index n = GENERATE(688, 3072, 4096, 8192, 9472, 11008, 13312, 16384);
   Random random(82);
   for (const Hadamard& q : forms(n, random)) {
     check_targets<float>(q, {{5, 1}, {1, 17}}, random);
@@ -152,6 +155,38 @@ TEST_CASE("kernel: the operands tell orders of additions apart", "[kernel]") {
   CHECK(differences(other, want) > 16);
   for (std::size_t i = 0; i < 64; ++i)
     CHECK(std::fabs(other[i] - want[i]) <= 64 * 0x1p-24f * 0x1p23f);  // 64 terms below 2^23
+}
+
+// A block adds combinations of four inputs: what it states for that is an error of few roundings, and it holds. The
+// twin, input by input as the matrix says, gives other bits.
+TEST_CASE("kernel: a block stays within the error terms it states", "[kernel]") {
+  const Index n = GENERATE(12, 20, 28, 36, 44, 52, 148, 172);
+  const Hadamard q(n);
+  // Two for a four, n/4 - 1 for the fours, two for the scale.
+  REQUIRE(q.error_terms() == static_cast<double>(n / 4 + 3));
+  const SignMatrix signs = hadamard_block(n);
+  const double scale = 1 / std::sqrt(static_cast<double>(n));
+  // In double the sum, of n terms, and the scale are in error too.
+  const double gamma = gamma_n(q.error_terms(), 0x1p-24) + gamma_n(static_cast<double>(n + 3), 0x1p-53);
+  Random random(86);
+  std::vector<float> x(static_cast<std::size_t>(n));
+  for (float& value : x) value = static_cast<float>(random.normal());
+  const std::vector<float> y = applied(kernel::target(), q, x, 1, 1);
+  int other = 0;
+  for (Index j = 0; j < n; ++j) {
+    double exact = 0, size = 0;
+    float in_turn = 0;
+    for (Index i = 0; i < n; ++i) {
+      const float value = x[static_cast<std::size_t>(i)];
+      exact += static_cast<double>(signs(i, j)) * static_cast<double>(value);
+      size += std::fabs(static_cast<double>(value));
+      in_turn += static_cast<float>(signs(i, j)) * value;
+    }
+    const float got = y[static_cast<std::size_t>(j)];
+    CHECK(std::fabs(static_cast<double>(got) - scale * exact) <= gamma * scale * size);
+    other += in_turn * static_cast<float>(scale) == got ? 0 : 1;
+  }
+  CHECK(other > 0);
 }
 
 }  // namespace rmsfold
