@@ -35,6 +35,7 @@ template <class V>
 /// Exact doubles of stored elements.
 template <Storage S>
 struct Load {
+  static constexpr bool exact_products = true;  ///< none is added to anything
   /// The reference.
   static void scalar(const std::byte* from, double* to, Index count) noexcept {
     for (Index i = 0; i < count; ++i) {
@@ -101,6 +102,7 @@ struct Load {
 /// Doubles rounded once to S.
 template <Storage S>
 requires(!std::same_as<S, double>) struct Store {
+  static constexpr bool exact_products = true;  ///< there are none
   /// The reference. @returns the position of the first finite value that became an infinity; -1 when there is none.
   static Index scalar(const double* from, std::byte* to, Index count) noexcept {
     Index overflow = -1;
@@ -217,6 +219,7 @@ requires(!std::same_as<S, double>) struct Store {
 /// Stored elements, each multiplied by a double, rounded once to S: what `Load`, a product and `Store` give, by way of L1.
 template <Storage S>
 requires(!std::same_as<S, double>) struct Scale {
+  static constexpr bool exact_products = true;  ///< none is added to anything
   /// The reference. @returns as `Store`.
   static Index scalar(const std::byte* from, const double* by, std::byte* to, Index count) noexcept {
     constexpr Index size = static_cast<Index>(sizeof(S));

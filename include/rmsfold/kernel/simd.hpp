@@ -58,7 +58,8 @@ enum class Target {
 #ifdef RMSFOLD_VECTORS_X86
   if (__builtin_cpu_supports("avx2") == 0 || __builtin_cpu_supports("fma") == 0) return result;
   result.push_back(Target::avx2);
-  if (__builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512dq") != 0) result.push_back(Target::avx512);
+  const bool has_avx512 = __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512bw") != 0;
+  if (has_avx512) result.push_back(Target::avx512);
 #endif
   return result;
 }
@@ -117,7 +118,7 @@ RMSFOLD_MAY_FUSE [[gnu::target("avx2,fma")]] auto run_fma(Args... args) {
 }
 
 template <class Kernel, class... Args>
-RMSFOLD_MAY_FUSE [[gnu::target("avx2,fma,avx512f,avx512dq")]] auto run_avx512(Args... args) {
+RMSFOLD_MAY_FUSE [[gnu::target("avx2,fma,avx512f,avx512dq,avx512bw")]] auto run_avx512(Args... args) {
   return Kernel::template run<64>(args...);
 }
 

@@ -210,13 +210,10 @@ class TensorProgram {
       const Index cols = by_columns ? length : piece.cols;
       const Index row = by_columns ? 0 : start;
       const Index col = by_columns ? start : 0;
-      T* const values = workspace.values.first_of<T>(static_cast<std::size_t>(rows * cols)).data();
-      for (Index i = 0; i < rows; ++i) {
-        const std::size_t at = static_cast<std::size_t>((row + i) * piece.cols + col) * size_of(dtype_);
-        load(raw.subspan(at, static_cast<std::size_t>(cols) * size_of(dtype_)), std::span<T>(values + i * cols, static_cast<std::size_t>(cols)));
-      }
-      apply(values, rows, cols, piece.col + col);
-      visit(Tile<T>{values, piece.row + row, piece.col + col, rows, cols});
+      const std::span<T> values = workspace.values.first_of<T>(static_cast<std::size_t>(rows * cols));
+      load(raw.subspan(static_cast<std::size_t>(row * piece.cols + col) * size_of(dtype_)), piece.cols, cols, values);
+      apply(values.data(), rows, cols, piece.col + col);
+      visit(Tile<T>{values.data(), piece.row + row, piece.col + col, rows, cols});
     }
     return non_finite;
   }
@@ -269,12 +266,16 @@ class TensorProgram {
     return (std::max)(Index{1}, width / head) * head;
   }
 
+  /// Rows of `cols` elements, `stride` elements apart.
   template <class T>
-  void load(std::span<const std::byte> bytes, std::span<T> values) const {
+  void load(std::span<const std::byte> bytes, Index stride, Index cols, std::span<T> values) const {
     if constexpr (std::same_as<T, double>) {
-      load_as_double(dtype_, bytes, values);
+      load_as_double(dtype_, bytes, stride, cols, values);
     } else {
-      std::memcpy(values.data(), bytes.data(), bytes.size());
+      const std::size_t length = static_cast<std::size_t>(cols);
+      for (std::size_t at = 0, from = 0; at < values.size(); at += length, from += static_cast<std::size_t>(stride) * sizeof(T)) {
+        std::memcpy(&values[at], &bytes[from], length * sizeof(T));
+      }
     }
   }
 

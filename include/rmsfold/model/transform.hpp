@@ -568,9 +568,8 @@ class Transformation {
   std::uint64_t compute(const Tensor& tensor, const Piece& piece, std::span<std::byte> raw, Workspace& workspace) const {
     const TensorProgram& program = *tensor.work->program;
     const std::size_t element = size_of(program.dtype());
-    const auto place = [&](Index row, Index col, Index cols) {
-      const std::size_t at = static_cast<std::size_t>((row - piece.row) * piece.cols + (col - piece.col)) * element;
-      return raw.subspan(at, static_cast<std::size_t>(cols) * element);
+    const auto from_tile = [&](const auto& tile) {  // the bytes from its first element on
+      return raw.subspan(static_cast<std::size_t>((tile.row - piece.row) * piece.cols + (tile.col - piece.col)) * element);
     };
     if (program.scales_only()) {
       std::uint64_t non_finite = 0;
@@ -582,21 +581,19 @@ class Transformation {
         using S = decltype(scalar);
         return program.run<S>(raw, piece, workspace, [&](const Tile<S>& tile) {
           for (Index i = 0; i < tile.rows; ++i) {
-            const std::span<std::byte> to = place(tile.row + i, tile.col, tile.cols);
-            std::memcpy(to.data(), tile.values + i * tile.cols, to.size());
+            std::memcpy(from_tile(tile).data() + static_cast<std::size_t>(i * piece.cols) * sizeof(S), tile.values + i * tile.cols,
+                        static_cast<std::size_t>(tile.cols) * sizeof(S));
           }
         });
       });
     }
     return program.run<double>(raw, piece, workspace, [&](const Tile<double>& tile) {
-      for (Index i = 0; i < tile.rows; ++i) {
-        const std::span<const double> values(tile.values + i * tile.cols, static_cast<std::size_t>(tile.cols));
-        const Index overflow = store_rounded(program.dtype(), values, place(tile.row + i, tile.col, tile.cols));
-        if (overflow >= 0) {
-          rmsfold::detail::raise<RangeError>(
-              "tensor {}: entry ({}, {}) becomes {:g}, beyond the largest {}; store the model in a wider type (BF16 or F32) first", tensor.name,
-              tile.row + i, tile.col + overflow, values[static_cast<std::size_t>(overflow)], name_of(program.dtype()));
-        }
+      const std::span<const double> values(tile.values, static_cast<std::size_t>(tile.rows * tile.cols));
+      const Index overflow = store_rounded(program.dtype(), values, piece.cols, tile.cols, from_tile(tile));
+      if (overflow >= 0) {
+        rmsfold::detail::raise<RangeError>(
+            "tensor {}: entry ({}, {}) becomes {:g}, beyond the largest {}; store the model in a wider type (BF16 or F32) first", tensor.name,
+            tile.row + overflow / tile.cols, tile.col + overflow % tile.cols, values[static_cast<std::size_t>(overflow)], name_of(program.dtype()));
       }
     });
   }

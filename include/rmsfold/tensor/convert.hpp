@@ -72,6 +72,33 @@ inline void load_as_double(Dtype dtype, std::span<const std::byte> bytes, std::s
   return visit_dtype(dtype, [&](auto scalar) { return store_rounded<decltype(scalar)>(values, out); });
 }
 
+/// `load_as_double` of a block of stored elements: rows of `cols`, `stride` elements apart, dense in `out`. @pre bytes holds them.
+inline void load_as_double(Dtype dtype, std::span<const std::byte> bytes, Index stride, Index cols, std::span<double> out) {
+  if (stride == cols) return load_as_double(dtype, bytes.first(out.size() * size_of(dtype)), out);
+  const std::size_t length = static_cast<std::size_t>(cols);
+  visit_dtype(dtype, [&](auto scalar) {
+    using S = decltype(scalar);
+    for (std::size_t at = 0, from = 0; at < out.size(); at += length, from += static_cast<std::size_t>(stride) * sizeof(S)) {
+      load_as_double<S>(bytes.subspan(from, length * sizeof(S)), out.subspan(at, length));
+    }
+  });
+}
+
+/// `store_rounded` of a dense block to rows of `cols`, `stride` elements apart. @pre out holds them. @returns a position in `values`.
+[[nodiscard]] inline Index store_rounded(Dtype dtype, std::span<const double> values, Index stride, Index cols, std::span<std::byte> out) {
+  if (stride == cols) return store_rounded(dtype, values, out.first(values.size() * size_of(dtype)));
+  const std::size_t length = static_cast<std::size_t>(cols);
+  return visit_dtype(dtype, [&](auto scalar) {
+    using S = decltype(scalar);
+    Index overflow = -1;
+    for (std::size_t at = 0, to = 0; at < values.size(); at += length, to += static_cast<std::size_t>(stride) * sizeof(S)) {
+      const Index found = store_rounded<S>(values.subspan(at, length), out.subspan(to, length * sizeof(S)));
+      if (overflow < 0 && found >= 0) overflow = static_cast<Index>(at) + found;
+    }
+    return overflow;
+  });
+}
+
 /// `scale_rounded` for a dtype known at run time.
 [[nodiscard]] inline Index scale_rounded(Dtype dtype, std::span<const std::byte> bytes, std::span<const double> factors, std::span<std::byte> out) {
   if (out.size() != factors.size() * size_of(dtype) || bytes.size() != out.size()) {
