@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Writes a llama-shaped checkpoint of random weights, for timing:
-//   make_model DIR [--hidden 4096] [--intermediate 11008] [--layers 4] [--vocabulary 32000] [--heads 32] [--dtype BF16] [--shards 2]
+//   make_model DIR [--hidden 4096] [--intermediate 11008] [--layers 4] [--vocabulary 32000] [--heads 32] [--dtype BF16] [--shards 2] [--sparse no]
+// With --sparse yes the headers are real and the weights are holes: any size takes no room.
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -53,9 +54,10 @@ class Tape {
 
 int main(int argc, char** argv) {
   std::map<std::string, std::string> options{{"--hidden", "4096"},     {"--intermediate", "11008"}, {"--layers", "4"}, {"--vocabulary", "32000"},
-                                             {"--heads", "32"},        {"--kv-heads", ""},          {"--dtype", "BF16"}, {"--shards", "2"}};
+                                             {"--heads", "32"},        {"--kv-heads", ""},          {"--dtype", "BF16"}, {"--shards", "2"},
+                                             {"--sparse", "no"}};
   if (argc < 2 || argc % 2 != 0) {
-    fmt::print(stderr, "usage: make_model DIR [--hidden N] [--intermediate N] [--layers N] [--vocabulary N] [--heads N] [--kv-heads N] [--dtype D] [--shards N]\n");
+    fmt::print(stderr, "usage: make_model DIR [--hidden N] [--intermediate N] [--layers N] [--vocabulary N] [--heads N] [--kv-heads N] [--dtype D] [--shards N] [--sparse yes]\n");
     return 2;
   }
   for (int i = 2; i + 1 < argc; i += 2) {
@@ -103,11 +105,14 @@ int main(int argc, char** argv) {
     const std::string name = shards == 1 ? "model.safetensors" : fmt::format("model-{:05}-of-{:05}.safetensors", shard, shards);
     const std::vector<io::TensorInfo> own(tensors.begin() + static_cast<std::ptrdiff_t>(first),
                                           tensors.begin() + static_cast<std::ptrdiff_t>((std::min)(first + per_shard, tensors.size())));
-    io::SafetensorsWriter writer(directory / name, own);
-    for (std::size_t i = 0; i < own.size(); ++i) {
-      tape.write(writer, i, own[i].name.find("norm") != std::string::npos, random);
-      index += fmt::format("{}\"{}\": \"{}\"", index.ends_with('{') ? "" : ", ", own[i].name, name);
+    const std::filesystem::path path = directory / name;
+    for (const io::TensorInfo& tensor : own) index += fmt::format("{}\"{}\": \"{}\"", index.ends_with('{') ? "" : ", ", tensor.name, name);
+    io::SafetensorsWriter writer(path, own);
+    if (options["--sparse"] == "yes") {
+      std::filesystem::resize_file(path, writer.place_of(own.size() - 1) + writer.tensors().back().bytes());
+      continue;
     }
+    for (std::size_t i = 0; i < own.size(); ++i) tape.write(writer, i, own[i].name.find("norm") != std::string::npos, random);
     writer.finish(false);
   }
   if (shards > 1) io::write_text_file(directory / "model.safetensors.index.json", index + "}}\n");

@@ -30,7 +30,7 @@ void add_common(CLI::App& command, Common& common) {
 }
 
 void add_threads(CLI::App& command, Common& common) {
-  command.add_option("--threads", common.threads, "Threads; results do not depend on it")->check(CLI::Range(1, 1024))->default_str("one per processor");
+  command.add_option("--threads", common.threads, "Threads; results do not depend on it")->check(CLI::Range(1, 1024))->default_str("one per processor, at most 16");
 }
 
 void add_opening(CLI::App& command, Common& common) {

@@ -15,10 +15,10 @@ little_endian() {
   done
 }
 
-# large_model DIRECTORY VOCABULARY [DTYPE BYTES]: an untied one-layer llama of width 64 whose weights are all 0, in F32 unless said; sparse. Its last two
-# tensors are model.norm and lm_head.
+# large_model DIRECTORY VOCABULARY [DTYPE BYTES [INTERMEDIATE]]: an untied one-layer llama of width 64 whose weights are all 0, in F32 unless said; sparse. Its
+# last two tensors are model.norm and lm_head.
 large_model() {
-  local directory=$1 vocabulary=$2 dtype=${3:-F32} bytes=${4:-4} header='' end=0
+  local directory=$1 vocabulary=$2 dtype=${3:-F32} bytes=${4:-4} intermediate=${5:-96} header='' end=0
   add_tensor() {  # NAME ROWS [COLUMNS]
     local size=$((bytes * $2 * ${3:-1})) shape=$2
     [ $# -eq 3 ] && shape="$2,$3"
@@ -32,9 +32,9 @@ large_model() {
   add_tensor model.layers.0.self_attn.v_proj 32 64
   add_tensor model.layers.0.self_attn.o_proj 64 64
   add_tensor model.layers.0.post_attention_layernorm 64
-  add_tensor model.layers.0.mlp.gate_proj 96 64
-  add_tensor model.layers.0.mlp.up_proj 96 64
-  add_tensor model.layers.0.mlp.down_proj 64 96
+  add_tensor model.layers.0.mlp.gate_proj "$intermediate" 64
+  add_tensor model.layers.0.mlp.up_proj "$intermediate" 64
+  add_tensor model.layers.0.mlp.down_proj 64 "$intermediate"
   add_tensor model.norm 64
   add_tensor lm_head "$vocabulary" 64
   header="{$header}"
@@ -43,7 +43,7 @@ large_model() {
   { printf "$(little_endian ${#header})"; printf '%s' "$header"; } >"$directory/model.safetensors"
   truncate -s $((8 + ${#header} + end)) "$directory/model.safetensors"
   cat >"$directory/config.json" <<JSON
-{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "num_hidden_layers": 1, "hidden_size": 64, "intermediate_size": 96,
+{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "num_hidden_layers": 1, "hidden_size": 64, "intermediate_size": $intermediate,
  "vocab_size": $vocabulary, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "rms_norm_eps": 1e-05, "tie_word_embeddings": false}
 JSON
 }

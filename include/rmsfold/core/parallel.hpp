@@ -14,16 +14,19 @@
 
 namespace rmsfold {
 
-/// `threads`, or one per processor when that is 0.
+/// Most threads that are used unless more are asked for: each has its buffers, and few disks keep more of them busy.
+inline constexpr unsigned default_threads_at_most = 16;
+
+/// `threads`, or when that is 0 one per processor, up to `default_threads_at_most`.
 [[nodiscard]] inline unsigned thread_count(unsigned threads) noexcept {
-  return threads != 0 ? threads : (std::max)(1u, std::thread::hardware_concurrency());
+  return threads != 0 ? threads : std::clamp(std::thread::hardware_concurrency(), 1u, default_threads_at_most);
 }
 
 /// Calls `body(state, i)` for i = 0 … count-1 on up to `threads` threads, each with a state of its own; jobs start in order, and end in any.
 ///
 /// When a job throws, no further ones start, and the exception of the first of the failed jobs is rethrown when all have stopped: which one that is does not depend on
 /// the threads.
-/// @param threads     0 means one per processor.
+/// @param threads     see `thread_count`.
 /// @param make_state  called once on each thread, for what a worker keeps from job to job.
 template <class MakeState, class Body>
 void parallel_for(Index count, unsigned threads, const MakeState& make_state, const Body& body) {

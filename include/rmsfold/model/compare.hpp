@@ -211,7 +211,7 @@ inline void compare_piece(ComparisonCollector& collector, const TensorProgram& p
     results[i].exact =
         planned.action == TensorPlan::Action::neutralise || (earlier_roundings == 0 && (program.is_exact() || program.is_product_only()));
     collectors.emplace_back(results[i]);
-    for (const Piece& piece : program.pieces(threads)) jobs.push_back({i, piece});
+    for (const Piece& piece : program.pieces(threads, 2)) jobs.push_back({i, piece});
   }
   struct State {
     Workspace workspace;

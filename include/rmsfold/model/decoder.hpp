@@ -101,7 +101,7 @@ template <Real T>
 /// How to run a forward pass.
 struct ForwardOptions {
   bool float_tables = true;  ///< rotary tables in float, as stock runtimes make them; else in double
-  unsigned threads = 0;      ///< 0: one per processor
+  unsigned threads = 0;      ///< see `thread_count`
   /// Called with every norm of the residual stream and its input, before the norm.
   std::function<void(const Node& norm, const Matrix<double>& input)> on_norm_input;
   /// May change weights after they are read: param, first row, rows (a vector is one row). Called concurrently for different rows.

@@ -22,7 +22,7 @@ namespace rmsfold::model {
 struct SiteCheckOptions {
   Index tokens = 8;         ///< random tokens
   std::uint64_t seed = 0;   ///< of the tokens
-  unsigned threads = 0;     ///< 0: one per processor
+  unsigned threads = 0;     ///< see `thread_count`
   std::function<void(std::uint64_t done, std::uint64_t total)> progress;  ///< may be empty
 };
 

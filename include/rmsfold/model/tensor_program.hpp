@@ -115,12 +115,13 @@ class TensorProgram {
   /// Whether rows depend on each other, so that pieces are columns.
   [[nodiscard]] bool mixes_rows() const noexcept { return down_ != nullptr || heads_down_.has_value(); }
 
-  /// The tensor, cut into pieces that fit the share of one of `threads` workers in `working_memory`; but a row, or a strip of columns that is computed at once, is not cut.
-  [[nodiscard]] std::vector<Piece> pieces(unsigned threads) const {
+  /// The tensor, cut into pieces of which each of `threads` workers can hold `held` in its share of `working_memory`; but a row, or a strip of columns that is
+  /// computed at once, is not cut.
+  [[nodiscard]] std::vector<Piece> pieces(unsigned threads, unsigned held) const {
     const std::size_t element = size_of(dtype_);
     std::vector<Piece> result;
     if (mixes_rows()) {
-      const std::size_t share = std::clamp(working_memory / thread_count(threads), std::size_t{2} << 20, std::size_t{64} << 20);
+      const std::size_t share = std::clamp(working_memory / (std::size_t{thread_count(threads)} * held), std::size_t{2} << 20, std::size_t{64} << 20);
       const Index fit = static_cast<Index>(share / (static_cast<std::size_t>((std::max)(Index{1}, rows_)) * element));
       const Index step = strip_width();
       const Index width = (std::max)(step, fit / step * step);

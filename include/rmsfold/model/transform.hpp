@@ -36,7 +36,7 @@ using Progress = std::function<void(std::uint64_t done, std::uint64_t total)>;
 
 /// How to run.
 struct RunOptions {
-  unsigned threads = 0;  ///< 0: one per processor; the bytes do not depend on it
+  unsigned threads = 0;  ///< see `thread_count`; the bytes do not depend on it
   bool fsync = true;     ///< wait until the disk has everything before the output appears
   bool force = false;    ///< replace an existing output
   bool again = false;    ///< rotate a model that is rotated already
@@ -384,7 +384,7 @@ class Transformation {
     tensor.index = index;
     tensor.bytes = info.bytes();
     tensor.first_job = first_job;
-    const std::size_t pieces = is_multiplied(tensor) ? TensorProgram(model_, plan_, *tensor.planned).pieces(options_.threads).size()
+    const std::size_t pieces = is_multiplied(tensor) ? TensorProgram(model_, plan_, *tensor.planned).pieces(options_.threads, 1).size()
                                                      : static_cast<std::size_t>((info.bytes() + TensorProgram::piece_bytes - 1) / TensorProgram::piece_bytes);
     const bool is_cut = tensor.action() != TensorPlan::Action::neutralise;
     tensor.jobs = tensor.remaining = is_cut ? static_cast<Index>((std::max)(std::size_t{1}, pieces)) : 1;

@@ -23,7 +23,7 @@ namespace rmsfold::model {
 
 /// How to verify.
 struct VerifyOptions {
-  unsigned threads = 0;          ///< 0: one per processor
+  unsigned threads = 0;          ///< see `thread_count`
   bool use_manifest = true;      ///< take the rotation from B's manifest when it fits A
   bool logits = true;            ///< also run the reference forward
   bool float_tables = true;      ///< rotary tables as stock runtimes make them

@@ -569,3 +569,34 @@ TEST_CASE("manifest: equal inputs give equal bytes, and nothing of this machine 
   CHECK(all_files(temp / "b") == all_files(temp / "elsewhere" / "out"));
   CHECK(read_bytes(temp / "b" / "rmsfold.json").find(temp.path().string()) == std::string::npos);
 }
+
+TEST_CASE("transform: the bytes depend on neither threads nor instruction set", "[model]") {
+  const TempDir temp;
+  TinyModel spec = tiny("llama");
+  spec.dtype = "BF16";
+  spec.layers = 1;
+  spec.hidden = 768;  // a block of 12 and a power of two that the kernels of rows take
+  spec.head_dim = 64;
+  spec.vocabulary = 1000;  // more than one piece
+  const fs::path a = write_model(temp / "a", spec);
+  const kernel::Target fastest = kernel::supported_targets().back();
+  for (const std::string words : {"fold", "hadamard --heads", "signed-permutation --heads"}) {
+    const auto bytes = [&](kernel::Target target, unsigned threads, std::uint64_t seed = 7) {
+      const kernel::WithTarget with(target);
+      model::RunOptions options;
+      options.threads = threads;
+      options.force = true;
+      run_step(a, temp / "out", step(words, seed), options);
+      return all_files(temp / "out");
+    };
+    const std::map<std::string, std::string> reference = bytes(kernel::Target::scalar, 1);
+    for (const kernel::Target target : kernel::supported_targets()) {
+      INFO(words << ", " << kernel::name_of(target));
+      CHECK(bytes(target, 2) == reference);
+    }
+    INFO(words << ", other threads");
+    CHECK(bytes(fastest, 1) == reference);
+    CHECK(bytes(fastest, 3) == reference);
+    CHECK((bytes(fastest, 1, 8) == reference) == (words == "fold"));  // it does see bytes that differ
+  }
+}
