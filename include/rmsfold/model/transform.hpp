@@ -457,7 +457,7 @@ class Transformation {
     tensor.work = std::make_unique<Work>();
     if (is_multiplied(tensor)) {
       tensor.work->program.emplace(model_, plan_, *tensor.planned);
-      tensor.work->pieces = tensor.work->program->pieces(options_.threads);
+      tensor.work->pieces = tensor.work->program->pieces(options_.threads, 1);
     }
   }
 
