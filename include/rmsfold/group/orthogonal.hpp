@@ -115,12 +115,15 @@ class Orthogonal {
   template <class T>
   static void apply_matrix(const Matrix<T>& q, T* data, Index outer, Index inner) {
     const Index n = q.rows();
-    Matrix<T> product;
+    const Index most = (std::min)(tile, inner == 1 ? outer : inner);
+    thread_local Matrix<T> product;  // kept from call to call: memory that is touched for the first time costs more than any copy
+    if (product.size() < most * n) product.resize(most, n);
     if (inner == 1) {
       for (Index start = 0; start < outer; start += tile) {
         Eigen::Map<Matrix<T>> rows(data + start * n, (std::min)(tile, outer - start), n);
-        product.noalias() = rows * q;
-        rows = product;
+        Eigen::Map<Matrix<T>> result(product.data(), rows.rows(), n);
+        result.noalias() = rows * q;
+        rows = result;
       }
       return;
     }
@@ -128,8 +131,9 @@ class Orthogonal {
       for (Index start = 0; start < inner; start += tile) {
         Eigen::Map<Matrix<T>, 0, Eigen::OuterStride<>> columns(data + o * n * inner + start, n, (std::min)(tile, inner - start),
                                                                Eigen::OuterStride<>(inner));
-        product.noalias() = q.transpose() * columns;
-        columns = product;
+        Eigen::Map<Matrix<T>> result(product.data(), columns.cols(), n);
+        result.noalias() = columns.transpose() * q;  // as rows: Qᵀ times narrow columns is a sixth slower
+        columns = result.transpose();
       }
     }
   }
@@ -140,9 +144,13 @@ class Orthogonal {
 
 /// Rounds an n x n matrix that was orthogonal to within `defect` in T: the entries move by u relative, so the matrix by at most \f$u\sqrt n\f$ in norm.
 template <Real S, Real T>
-[[nodiscard]] Orthogonal<S> rounded_orthogonal(const Matrix<T>& q, double defect) {
-  const double moved = unit_roundoff<S>() > unit_roundoff<T>() ? unit_roundoff<S>() * std::sqrt(static_cast<double>(q.rows()) * (1 + defect)) : 0;
-  return Orthogonal<S>(Matrix<S>(q.template cast<S>()), Unchecked{}, defect + 2 * (1 + defect) * moved + moved * moved);
+[[nodiscard]] Orthogonal<S> rounded_orthogonal(Matrix<T> q, double defect) {
+  if constexpr (std::same_as<S, T>) {
+    return Orthogonal<S>(std::move(q), Unchecked{}, defect);
+  } else {
+    const double moved = unit_roundoff<S>() > unit_roundoff<T>() ? unit_roundoff<S>() * std::sqrt(static_cast<double>(q.rows()) * (1 + defect)) : 0;
+    return Orthogonal<S>(Matrix<S>(q.template cast<S>()), Unchecked{}, defect + 2 * (1 + defect) * moved + moved * moved);
+  }
 }
 
 static_assert(Isometry<Orthogonal<double>> && !ExactIsometry<Orthogonal<double>>);
