@@ -1,5 +1,5 @@
 # rmsfold_blas: what is linked to it multiplies dense matrices by the system's BLAS when RMSFOLD_BLAS is on, else by Eigen's own kernels, which without -march
-# flags reach a third of what a processor with AVX-512 can do, half with AVX2. Private: the headers' users choose by defining EIGEN_USE_BLAS or not.
+# flags reach about a third of it. Private: the headers' users choose by defining EIGEN_USE_BLAS or not.
 add_library(rmsfold_blas INTERFACE)
 if(RMSFOLD_BLAS)
   find_package(BLAS REQUIRED)

@@ -139,8 +139,8 @@ void compare_within_bounds(ComparisonCollector& collector, double worst_so_far, 
   collector.add(row, col, cols, ratio, [&](Index j) { return expected[j]; }, [&](Index j) { return found[static_cast<std::size_t>(j)]; });
 }
 
-/// Compares a piece. @param before,after  the piece in A and in B, as stored, dense. @param wanted  memory for what B should be.
-inline void compare_piece(ComparisonCollector& collector, const TensorProgram& program, const TensorPlan& planned, const Piece& piece, std::span<const std::byte> before,
+/// Compares a piece. @param before,after  the piece in A, which may be overwritten, and in B, as stored, dense. @param wanted  memory for what B should be.
+inline void compare_piece(ComparisonCollector& collector, const TensorProgram& program, const TensorPlan& planned, const Piece& piece, std::span<std::byte> before,
                           std::span<const std::byte> after, double basis_error, double earlier_roundings, Workspace& workspace, WorkBuffer& wanted) {
   const bool is_exact = earlier_roundings == 0 && (program.is_exact() || program.is_product_only());
   visit_dtype(program.dtype(), [&](auto scalar) {
@@ -228,9 +228,9 @@ inline void compare_piece(ComparisonCollector& collector, const TensorProgram& p
     const auto read = [&](WorkBuffer& buffer, const Model& model, const std::string& name) {
       const std::span<std::byte> all = buffer.at(model.checkpoint().place_of(name) + program.offset_of(piece), bytes);
       program.for_each_run(piece, [&](std::uint64_t offset, std::size_t at, std::size_t length) { model.checkpoint().read(name, offset, all.subspan(at, length)); });
-      return std::span<const std::byte>(all);
+      return all;
     };
-    const std::span<const std::byte> before = read(state.workspace.raw, a, planned.source);
+    const std::span<std::byte> before = read(state.workspace.raw, a, planned.source);
     const std::span<const std::byte> after = read(state.after, b, b.source_of(planned.name));
     detail::compare_piece(collectors[index], program, planned, piece, before, after, basis_error, earlier_roundings, state.workspace, state.wanted);
     const std::lock_guard lock(guard);

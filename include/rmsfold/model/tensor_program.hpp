@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <concepts>
+#include <cstdint>
 #include <cstring>
 #include <span>
 #include <string>
@@ -32,7 +33,7 @@ struct Workspace {
 };
 
 /// Memory that all workers together may fill with pieces and tiles.
-inline constexpr std::size_t working_memory = std::size_t{160} << 20;
+inline constexpr std::size_t working_memory = std::size_t{200} << 20;
 
 /// A part of a recomputed piece: a dense `rows x cols` block that starts at (row, col) of the tensor.
 template <class T>
@@ -121,7 +122,7 @@ class TensorProgram {
     const std::size_t element = size_of(dtype_);
     std::vector<Piece> result;
     if (mixes_rows()) {
-      const std::size_t share = std::clamp(working_memory / (std::size_t{thread_count(threads)} * held), std::size_t{2} << 20, std::size_t{64} << 20);
+      const std::size_t share = (std::max)(working_memory / (std::size_t{thread_count(threads)} * held), std::size_t{2} << 20);
       const Index fit = static_cast<Index>(share / (static_cast<std::size_t>((std::max)(Index{1}, rows_)) * element));
       const Index step = strip_width();
       const Index width = (std::max)(step, fit / step * step);
@@ -196,12 +197,20 @@ class TensorProgram {
   /// Computes a piece tile by tile and gives each tile to `visit(Tile<T>)`.
   ///
   /// @tparam T    `double`, or the stored scalar itself for a program that `is_exact`.
-  /// @param raw   the piece as it is stored, dense; `visit` may overwrite what belongs to its tile.
+  /// @param raw   the piece as it is stored, dense. It is overwritten where T is the stored scalar, and `visit` may overwrite what belongs to its tile.
   /// @returns how many entries of the input are infinite or NaN.
   /// @throws RefusedError when such an entry would be spread by a rotation.
   template <class T, class Visit>
-  std::uint64_t run(std::span<const std::byte> raw, const Piece& piece, Workspace& workspace, const Visit& visit) const {
+  std::uint64_t run(std::span<std::byte> raw, const Piece& piece, Workspace& workspace, const Visit& visit) const {
     const std::uint64_t non_finite = std::same_as<T, double> ? count_non_finite(raw, piece) : 0;
+    if constexpr (!std::same_as<T, double>) {  // entries are only moved: in place, unless the file puts them at odd addresses
+      if (reinterpret_cast<std::uintptr_t>(raw.data()) % alignof(T) == 0) {
+        T* const values = reinterpret_cast<T*>(raw.data());
+        apply(values, piece.rows, piece.cols, piece.col);
+        visit(Tile<T>{values, piece.row, piece.col, piece.rows, piece.cols});
+        return non_finite;
+      }
+    }
     const bool by_columns = mixes_rows();
     const Index step = by_columns ? strip_width() : tile_rows();
     const Index extent = by_columns ? piece.cols : piece.rows;

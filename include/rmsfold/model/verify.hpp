@@ -237,7 +237,7 @@ class Verification {
       if (param.axes[0].empty() || param.axes[0] == residual) continue;  // not a value projection
       const TensorPlan& planned = report_.plan.tensors[*node.weight];
       const TensorProgram program(a_, report_.plan, planned);
-      const std::vector<std::byte> raw = a_.checkpoint().read(planned.source);
+      std::vector<std::byte> raw = a_.checkpoint().read(planned.source);
       Matrix<double> expected(program.rows(), program.cols());
       Workspace workspace;
       program.run<double>(raw, {0, 0, program.rows(), program.cols()}, workspace, [&](const Tile<double>& t) {
