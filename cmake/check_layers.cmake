@@ -14,7 +14,7 @@ set(floor_norm core kernel tensor)
 set(floor_fold core tensor group norm)
 set(floor_io core tensor)
 set(floor_check core tensor group norm fold)
-set(floor_model core tensor group norm fold io check)
+set(floor_model core kernel tensor group norm fold io check)
 set(library_folders core kernel tensor group norm fold check)
 set(model_folders io model)
 

@@ -65,8 +65,8 @@ void reflect(const V& v, Q&& q) {
 /// @note Source: Stewart, The efficient generation of random orthogonal matrices (1980), section 3.
 template <Real S>
 [[nodiscard]] Orthogonal<S> haar_orthogonal(Index n, Random& random) {
-  // With W = VU⁻¹, whose columns are as long as those of V, the defect of a block is W(VᵀV - (U + Uᵀ))Wᵀ: what rounding left of VᵀV, O(√n u) per reflection as
-  // in updates one by one, and so are its products with Q; n of these are within n times the tolerance, which is measured to be generous.
+  // With W = VU⁻¹, whose columns are as long as those of V, the defect of a block is W(VᵀV - (U + Uᵀ))Wᵀ: what rounding left of VᵀV. That is O(√n u) per reflection
+  // when roundings are as good as independent, as in updates one by one, and n of these are within n times the tolerance: measured, 1/3 of it at n = 2, 1/300 at 1024.
   return rounded_orthogonal<S>(detail::haar_matrix(n, random), static_cast<double>(n) * orthogonality_tolerance<double>(n));
 }
 

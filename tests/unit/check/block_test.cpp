@@ -68,7 +68,7 @@ TEMPLATE_TEST_CASE("check_block: what is right passes, one missing step does not
   wrong.readers[0] = rotate_reader(block.readers[0], q);  // one reader without the gain
   CHECK_FALSE(judge(wrong));
   wrong = merged;
-  std::swap(wrong.readers[0], wrong.readers[1]);  // gate and up exchanged
+  std::swap(wrong.readers[0].weight, wrong.readers[1].weight);  // gate and up exchanged
   CHECK_FALSE(judge(wrong));
   // The naive merge.
   const Mlp<TestType> naive{block.norm,
