@@ -23,7 +23,7 @@ namespace detail {
 
 /// Whether an element has its sign bit set.
 template <class V>
-[[gnu::always_inline]] inline bool any_negative(const V& vector) noexcept {
+RMSFOLD_INLINE inline bool any_negative(const V& vector) noexcept {
   auto all = vector[0];
   for (std::size_t k = 1; k < sizeof(V) / sizeof(all); ++k) all |= vector[k];
   return all < 0;
@@ -49,7 +49,7 @@ struct Load {
   /// Blocks of 32, by way of floats in L1, the rest by the reference. A signalling NaN of binary16 would come out quiet: a block with an infinity or
   /// a NaN is done again by the reference.
   template <int bytes>
-  [[gnu::always_inline]] static inline void run(const std::byte* from, double* to, Index count) noexcept {
+  RMSFOLD_INLINE static inline void run(const std::byte* from, double* to, Index count) noexcept {
     constexpr Index block = 32;
     constexpr Index size = static_cast<Index>(sizeof(S));
     Index i = 0;
@@ -69,7 +69,7 @@ struct Load {
 
  private:
   template <int bytes>
-  [[gnu::always_inline]] static inline void widen(const void* from, double* to) noexcept {
+  RMSFOLD_INLINE static inline void widen(const void* from, double* to) noexcept {
     Vec<float, bytes / 2> single;
     Vec<double, bytes> result;
     load(single, from);
@@ -78,7 +78,7 @@ struct Load {
   }
 
   template <int bytes>
-  [[gnu::always_inline]] static inline void to_float(const std::byte* from, float* to, [[maybe_unused]] Vec<std::int32_t, bytes>& special) noexcept {
+  RMSFOLD_INLINE static inline void to_float(const std::byte* from, float* to, [[maybe_unused]] Vec<std::int32_t, bytes>& special) noexcept {
     using Words = Vec<std::int32_t, bytes>;
     using Floats = Vec<float, bytes>;
     Vec<std::uint16_t, bytes / 2> stored;
@@ -117,7 +117,7 @@ requires(!std::same_as<S, double>) struct Store {
 #ifdef RMSFOLD_VECTORS
   /// Blocks of 64. One that holds a value beyond the largest finite S, or one that is not finite, is done again by the reference.
   template <int bytes>
-  [[gnu::always_inline]] static inline Index run(const double* from, std::byte* to, Index count) noexcept {
+  RMSFOLD_INLINE static inline Index run(const double* from, std::byte* to, Index count) noexcept {
     constexpr Index block = 64;
     constexpr Index size = static_cast<Index>(sizeof(S));
     Index overflow = -1;
@@ -136,7 +136,7 @@ requires(!std::same_as<S, double>) struct Store {
 
   /// Stores `count` values; right when it returns true: all magnitudes are at most the largest finite S.
   template <int bytes, Index count>
-  [[gnu::always_inline]] static inline bool in_range(const double* from, std::byte* to) noexcept {
+  RMSFOLD_INLINE static inline bool in_range(const double* from, std::byte* to) noexcept {
     constexpr Index step = lanes<double, bytes>;
     constexpr Index size = static_cast<Index>(sizeof(S));
     Vec<std::int64_t, bytes> beyond{};
@@ -162,7 +162,7 @@ requires(!std::same_as<S, double>) struct Store {
 
   /// Makes a word of `beyond` negative where x is larger than the largest finite S or not finite.
   template <int bytes>
-  [[gnu::always_inline]] static inline void note(Vec<std::int64_t, bytes>& beyond, const Vec<double, bytes>& x) noexcept {
+  RMSFOLD_INLINE static inline void note(Vec<std::int64_t, bytes>& beyond, const Vec<double, bytes>& x) noexcept {
     beyond |= std::bit_cast<std::int64_t>(largest_finite<S>()) - (reinterpret_cast<Vec<std::int64_t, bytes>>(x) & ~sign_bit);
   }
 
@@ -171,7 +171,7 @@ requires(!std::same_as<S, double>) struct Store {
   /// The sixteen bits of S in the low end of each word. Adding \f$2^{e+52-f}\f$, e the exponent of x or the least one of S and f its fraction bits,
   /// makes the adder round to the last place of S, ties to even: subnormals too, and below the sum is the significand as an integer.
   template <int bytes>
-  [[gnu::always_inline]] static inline void round(Vec<std::int64_t, bytes>& result, Vec<std::int64_t, bytes>& beyond, const double* from) noexcept {
+  RMSFOLD_INLINE static inline void round(Vec<std::int64_t, bytes>& result, Vec<std::int64_t, bytes>& beyond, const double* from) noexcept {
     using Words = Vec<std::int64_t, bytes>;
     using Doubles = Vec<double, bytes>;
     constexpr std::int64_t least = std::int64_t{1023 + 2 - (1 << (S::exponent_bits - 1))} << 52;
@@ -192,7 +192,7 @@ requires(!std::same_as<S, double>) struct Store {
 
   /// The low sixteen bits of each word of a, b, c, d.
   template <int bytes>
-  [[gnu::always_inline]] static inline void narrow(const Vec<std::int64_t, bytes>& a, const Vec<std::int64_t, bytes>& b,
+  RMSFOLD_INLINE static inline void narrow(const Vec<std::int64_t, bytes>& a, const Vec<std::int64_t, bytes>& b,
                                                    const Vec<std::int64_t, bytes>& c, const Vec<std::int64_t, bytes>& d, std::byte* to) noexcept {
     using Twos = Vec<std::int32_t, bytes>;
     Twos low, high;
@@ -205,12 +205,12 @@ requires(!std::same_as<S, double>) struct Store {
 
   /// Every second element of a, then of b.
   template <int bytes, class V>
-  [[gnu::always_inline]] static inline void even(V& result, const V& a, const V& b) noexcept {
+  RMSFOLD_INLINE static inline void even(V& result, const V& a, const V& b) noexcept {
     constexpr std::size_t count = sizeof(V) / sizeof(a[0]);
     even_of(result, a, b, std::make_integer_sequence<int, count>());
   }
   template <class V, int... k>
-  [[gnu::always_inline]] static inline void even_of(V& result, const V& a, const V& b, std::integer_sequence<int, k...>) noexcept {
+  RMSFOLD_INLINE static inline void even_of(V& result, const V& a, const V& b, std::integer_sequence<int, k...>) noexcept {
     result = __builtin_shufflevector(a, b, 2 * k...);
   }
 #endif
@@ -236,7 +236,7 @@ requires(!std::same_as<S, double>) struct Scale {
 #ifdef RMSFOLD_VECTORS
   /// The same by vectors.
   template <int bytes>
-  [[gnu::always_inline]] static inline Index run(const std::byte* from, const double* by, std::byte* to, Index count) noexcept {
+  RMSFOLD_INLINE static inline Index run(const std::byte* from, const double* by, std::byte* to, Index count) noexcept {
     constexpr Index size = static_cast<Index>(sizeof(S));
     Index overflow = -1;
     double wide[block];

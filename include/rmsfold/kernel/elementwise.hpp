@@ -33,7 +33,7 @@ struct AllFinite {
 #ifdef RMSFOLD_VECTORS
   /// The same by vectors: the bits of a magnitude, as an integer, are at most those of the largest finite S.
   template <int bytes>
-  [[gnu::always_inline]] static inline bool run(const std::byte* from, Index count) noexcept {
+  RMSFOLD_INLINE static inline bool run(const std::byte* from, Index count) noexcept {
     using Word = std::conditional_t<sizeof(S) == 2, std::int16_t, std::conditional_t<sizeof(S) == 4, std::int32_t, std::int64_t>>;
     using Words = Vec<Word, bytes>;
     constexpr Word magnitude = (std::numeric_limits<Word>::max)();
@@ -73,7 +73,7 @@ struct Multiply {
 #ifdef RMSFOLD_VECTORS
   /// The same by vectors.
   template <int bytes>
-  [[gnu::always_inline]] static inline void run(double* x, const double* by, Index count) noexcept {
+  RMSFOLD_INLINE static inline void run(double* x, const double* by, Index count) noexcept {
     Index i = 0;
     for (; i + lanes<double, bytes> <= count; i += lanes<double, bytes>) {
       Vec<double, bytes> value, factor;
@@ -104,7 +104,7 @@ struct WorstRatio {
 #ifdef RMSFOLD_VECTORS
   /// The same by vectors: a maximum does not depend on the order.
   template <int bytes>
-  [[gnu::always_inline]] static inline double run(const double* expected, const double* found, Index count, double u, double a, double c,
+  RMSFOLD_INLINE static inline double run(const double* expected, const double* found, Index count, double u, double a, double c,
                                                   const double* more) noexcept {
     using Doubles = Vec<double, bytes>;
     using Words = Vec<std::int64_t, bytes>;

@@ -133,7 +133,7 @@ namespace detail {
 
 /// Reverses the sign where `flip` has the sign bit.
 template <class S, int bytes>
-[[gnu::always_inline]] inline void flip_signs(Vec<S, bytes>& vector, const Vec<Bits<S>, bytes>& flip) {
+RMSFOLD_INLINE inline void flip_signs(Vec<S, bytes>& vector, const Vec<Bits<S>, bytes>& flip) {
   vector = reinterpret_cast<Vec<S, bytes>>(reinterpret_cast<Vec<Bits<S>, bytes>>(vector) ^ flip);
 }
 
@@ -149,8 +149,8 @@ struct Place {
   const std::int32_t* index;
   const Bits<S>* flip;
 
-  [[gnu::always_inline]] inline S* row(Index i) const { return base + (index != nullptr ? index[i] : i) * stride; }
-  [[gnu::always_inline]] inline Bits<S> flip_of(Index i) const { return flip != nullptr ? flip[i] : Bits<S>(0); }
+  RMSFOLD_INLINE inline S* row(Index i) const { return base + (index != nullptr ? index[i] : i) * stride; }
+  RMSFOLD_INLINE inline Bits<S> flip_of(Index i) const { return flip != nullptr ? flip[i] : Bits<S>(0); }
 };
 
 /// One block of a Kronecker product, in panels whose combinations stay in L1.
@@ -161,7 +161,7 @@ struct Block {
 
   /// @param width  a multiple of 64 bytes. @param scratch  `space` elements.
   template <int bytes>
-  [[gnu::always_inline]] static inline void run(const Step<S>& step, Index after, const Place<S>& in, const Place<S>& out, Index row, Index width,
+  RMSFOLD_INLINE static inline void run(const Step<S>& step, Index after, const Place<S>& in, const Place<S>& out, Index row, Index width,
                                                 S* scratch, S scale) {
     constexpr Index narrow = 64 / static_cast<Index>(sizeof(S));
     constexpr Index wide = bytes == 16 ? narrow : 4 * narrow;  // sums of a panel are in registers
@@ -175,7 +175,7 @@ struct Block {
   using Panel = Group<S, bytes, static_cast<int>(width / lanes<S, bytes>)>;
 
   template <int bytes, Index width>
-  [[gnu::always_inline]] static inline void panel(const Step<S>& step, Index after, const Place<S>& in, const Place<S>& out, Index row, Index start,
+  RMSFOLD_INLINE static inline void panel(const Step<S>& step, Index after, const Place<S>& in, const Place<S>& out, Index row, Index start,
                                                   S* table, S scale) {
     constexpr Index vector = lanes<S, bytes>;
     constexpr std::make_integer_sequence<int, static_cast<int>(width / vector)> each{};
@@ -198,7 +198,7 @@ struct Block {
 
   /// The eight combinations of four vectors.
   template <int bytes, Index width>
-  [[gnu::always_inline]] static inline void combine(const Place<S>& in, Index row, Index after, Index k, S* to) {
+  RMSFOLD_INLINE static inline void combine(const Place<S>& in, Index row, Index after, Index k, S* to) {
     Vec<S, bytes> a, b, c, d;
     take<bytes>(a, in, row, k);
     take<bytes>(b, in, row + after, k);
@@ -215,20 +215,20 @@ struct Block {
   }
 
   template <int bytes>
-  [[gnu::always_inline]] static inline void take(Vec<S, bytes>& x, const Place<S>& in, Index row, Index k) {
+  RMSFOLD_INLINE static inline void take(Vec<S, bytes>& x, const Place<S>& in, Index row, Index k) {
     load(x, in.row(row) + k);
     flip_signs<S, bytes>(x, Vec<Bits<S>, bytes>{} + in.flip_of(row));
   }
 
   template <int bytes, Index width, int... k>
-  [[gnu::always_inline]] static inline void add(Panel<bytes, width>& sum, const S* from, S sign, std::integer_sequence<int, k...>) {
+  RMSFOLD_INLINE static inline void add(Panel<bytes, width>& sum, const S* from, S sign, std::integer_sequence<int, k...>) {
     Panel<bytes, width> x;
     x.load(from, lanes<S, bytes>);
     (multiply_add(sum.v[k], x.v[k], sign), ...);
   }
 
   template <int bytes, Index width, int... k>
-  [[gnu::always_inline]] static inline void put(Panel<bytes, width>& sum, const Place<S>& out, Index row, Index start, S scale,
+  RMSFOLD_INLINE static inline void put(Panel<bytes, width>& sum, const Place<S>& out, Index row, Index start, S scale,
                                                 std::integer_sequence<int, k...>) {
     const Vec<Bits<S>, bytes> flip = Vec<Bits<S>, bytes>{} + out.flip_of(row);
     (flip_signs<S, bytes>(sum.v[k] *= scale, flip), ...);
@@ -251,7 +251,7 @@ struct Rows {
 
   /// Row by row, in place; by way of a buffer where entries move.
   template <int bytes>
-  [[gnu::always_inline]] static inline void run(const Transform<S>* transform, S* data, Index rows) {
+  RMSFOLD_INLINE static inline void run(const Transform<S>* transform, S* data, Index rows) {
     const Index n = transform->dim;
     const Index twos = transform->twos;
     const S minus = transform->minus;
@@ -289,7 +289,7 @@ struct Rows {
 
  private:
   /// Four loads before four stores: a compiler that may not reorder them takes half as long again.
-  [[gnu::always_inline]] static inline void gather(const S* from, const std::int32_t* index, S* to, Index n) {
+  RMSFOLD_INLINE static inline void gather(const S* from, const std::int32_t* index, S* to, Index n) {
     for (Index j = 0; j < n; j += 4) {
       const S a = from[index[j]], b = from[index[j + 1]], c = from[index[j + 2]], d = from[index[j + 3]];
       to[j] = a;
@@ -307,7 +307,7 @@ struct Rows {
 
   /// The next stages of `[n / size, size]`. @returns how many.
   template <int bytes>
-  [[gnu::always_inline]] static inline int passes(S* data, Index n, Index size, S minus) {
+  RMSFOLD_INLINE static inline int passes(S* data, Index n, Index size, S minus) {
     int left = 0;
     while (tail<bytes> << left < size) ++left;
     if (bytes == 64 && left == 4) {  // the stride is a constant: sixteen addresses would take more registers than there are
@@ -327,7 +327,7 @@ struct Rows {
   }
 
   template <int bytes>
-  [[gnu::always_inline]] static inline void flip(S* data, const Bits<S>* bits, Index n) {
+  RMSFOLD_INLINE static inline void flip(S* data, const Bits<S>* bits, Index n) {
     for (Index k = 0; k < n; k += lanes<S, bytes>) {
       Vec<S, bytes> x;
       Vec<Bits<S>, bytes> mask;
@@ -339,7 +339,7 @@ struct Rows {
   }
 
   template <int bytes, int radix>
-  [[gnu::always_inline]] static inline void pass(S* data, Index n, Index stride, S minus) {
+  RMSFOLD_INLINE static inline void pass(S* data, Index n, Index stride, S minus) {
     for (Index start = 0; start < n; start += radix * stride) {
       for (S *x = data + start, *end = x + stride; x < end; x += lanes<S, bytes>) {
         detail::Group<S, bytes, radix> group;
@@ -352,7 +352,7 @@ struct Rows {
 
   /// The last stages, of `tail` elements in a row, scale and signs; asks for the same place of the next row meanwhile.
   template <int bytes, bool flips>
-  [[gnu::always_inline]] static inline void finish(const S* x, S* y, S scale, const Bits<S>* flip_to, const S* next, S minus) {
+  RMSFOLD_INLINE static inline void finish(const S* x, S* y, S scale, const Bits<S>* flip_to, const S* next, S minus) {
     for (Index k = 0; k < tail<bytes>; k += 64 / static_cast<Index>(sizeof(S))) __builtin_prefetch(next + k, 0, 2);
     detail::Group<S, bytes, registers<bytes>> group;
     group.load(x, lanes<S, bytes>);
@@ -360,13 +360,13 @@ struct Rows {
     put_all<bytes, flips>(group, y, scale, flip_to, std::make_integer_sequence<int, registers<bytes>>());
   }
   template <int bytes, bool flips, int... k>
-  [[gnu::always_inline]] static inline void put_all(detail::Group<S, bytes, registers<bytes>>& group, S* y, S scale, const Bits<S>* flip_to,
+  RMSFOLD_INLINE static inline void put_all(detail::Group<S, bytes, registers<bytes>>& group, S* y, S scale, const Bits<S>* flip_to,
                                                     std::integer_sequence<int, k...>) {
     (put<bytes, flips>(group.v[k], y + k * lanes<S, bytes>, scale, flips ? flip_to + k * lanes<S, bytes> : nullptr), ...);
   }
 
   template <int bytes, bool flips>
-  [[gnu::always_inline]] static inline void put(Vec<S, bytes>& x, S* to, S scale, [[maybe_unused]] const Bits<S>* flip_to) {
+  RMSFOLD_INLINE static inline void put(Vec<S, bytes>& x, S* to, S scale, [[maybe_unused]] const Bits<S>* flip_to) {
     constexpr int count = static_cast<int>(lanes<S, bytes>);
     if constexpr (count >= 16) within<8, bytes>(x, std::make_integer_sequence<int, count>());
     if constexpr (count >= 8) within<4, bytes>(x, std::make_integer_sequence<int, count>());
@@ -383,7 +383,7 @@ struct Rows {
 
   /// The stage of this stride within a vector: the lower of two gets high + low, the higher low - high.
   template <int stride, int bytes, int... k>
-  [[gnu::always_inline]] static inline void within(Vec<S, bytes>& x, std::integer_sequence<int, k...>) {
+  RMSFOLD_INLINE static inline void within(Vec<S, bytes>& x, std::integer_sequence<int, k...>) {
     constexpr Vec<S, bytes> sign{S((k & stride) == 0 ? 1 : -1)...};
     Vec<S, bytes> result = __builtin_shufflevector(x, x, (k ^ stride)...);
     multiply_add(result, x, sign);
@@ -409,7 +409,7 @@ struct Columns {
 
   /// @param stride  distance between rows. @param columns  a multiple of `line`.
   template <int bytes>
-  [[gnu::always_inline]] static inline void run(const Transform<S>* transform, S* data, Index stride, Index columns) {
+  RMSFOLD_INLINE static inline void run(const Transform<S>* transform, S* data, Index stride, Index columns) {
     const Index n = transform->dim;
     const Index width = (std::min)(strip, columns);
     S* const tile = detail::scratch<S, 0>((std::max)(64 * padded, detail::Block<S>::space));
@@ -448,7 +448,7 @@ struct Columns {
   };
 
   template <int bytes>
-  [[gnu::always_inline]] static inline void twos(const Step<S>& step, const detail::Place<S>& in, const detail::Place<S>& out, Index row, Index width,
+  RMSFOLD_INLINE static inline void twos(const Step<S>& step, const detail::Place<S>& in, const detail::Place<S>& out, Index row, Index width,
                                                  S* tile, bool first, bool last, S scale) {
     if (step.order <= 8) {
       const bool ends = first || last;
@@ -480,7 +480,7 @@ struct Columns {
   }
 
   template <int bytes, Index rest>
-  [[gnu::always_inline]] static inline void tiled(const detail::Place<S>& in, const detail::Place<S>& out, Index row, Index after, Index width,
+  RMSFOLD_INLINE static inline void tiled(const detail::Place<S>& in, const detail::Place<S>& out, Index row, Index after, Index width,
                                                   S* tile, bool first, bool last, S scale) {
     first ? enter<bytes, rest, true>(in, row, after, width, tile) : enter<bytes, rest, false>(in, row, after, width, tile);
     last ? leave<bytes, rest, true>(tile, out, row, after, width, scale) : leave<bytes, rest, false>(tile, out, row, after, width, scale);
@@ -488,7 +488,7 @@ struct Columns {
 
   /// All stages of a step of 2, 4 or 8.
   template <int bytes, int radix, bool ends>
-  [[gnu::always_inline]] static inline void through(const detail::Place<S>& in, const detail::Place<S>& out, Index row, Index after, Index width,
+  RMSFOLD_INLINE static inline void through(const detail::Place<S>& in, const detail::Place<S>& out, Index row, Index after, Index width,
                                                     S scale) {
     Ends<radix> rows;
     for (int i = 0; i < radix; ++i) {
@@ -502,7 +502,7 @@ struct Columns {
 
   /// Three stages on the way into the tile; asks for the rows that follow in memory.
   template <int bytes, Index rest, bool first>
-  [[gnu::always_inline]] static inline void enter(const detail::Place<S>& in, Index row, Index after, Index width, S* tile) {
+  RMSFOLD_INLINE static inline void enter(const detail::Place<S>& in, Index row, Index after, Index width, S* tile) {
     for (Index q = 0; q < rest; ++q) {
       Ends<8> rows;
       for (Index t = 0; t < 8; ++t) {
@@ -521,7 +521,7 @@ struct Columns {
 
   /// The other stages on the way out of the tile.
   template <int bytes, Index radix, bool last>
-  [[gnu::always_inline]] static inline void leave(S* tile, const detail::Place<S>& out, Index row, Index after, Index width, S scale) {
+  RMSFOLD_INLINE static inline void leave(S* tile, const detail::Place<S>& out, Index row, Index after, Index width, S scale) {
     for (Index p = 0; p < 8; ++p) {
       Ends<radix> rows;
       for (Index t = 0; t < radix; ++t) {
@@ -535,7 +535,7 @@ struct Columns {
   }
 
   template <int bytes, int radix, bool first, bool last>
-  [[gnu::always_inline]] static inline void pass(const Ends<radix>& rows, Index width, S scale) {
+  RMSFOLD_INLINE static inline void pass(const Ends<radix>& rows, Index width, S scale) {
     for (Index k = 0; k < width; k += lanes<S, bytes>) {
       detail::Group<S, bytes, radix> group;
       read<bytes, radix, first>(group, rows, k, std::make_integer_sequence<int, radix>());
@@ -545,14 +545,14 @@ struct Columns {
   }
 
   template <int bytes, int radix, bool first, int... i>
-  [[gnu::always_inline]] static inline void read(detail::Group<S, bytes, radix>& group, const Ends<radix>& rows, Index k,
+  RMSFOLD_INLINE static inline void read(detail::Group<S, bytes, radix>& group, const Ends<radix>& rows, Index k,
                                                  std::integer_sequence<int, i...>) {
     (load(group.v[i], rows.in[i] + k), ...);
     if constexpr (first) (detail::flip_signs<S, bytes>(group.v[i], Vec<Bits<S>, bytes>{} + rows.flip_in[i]), ...);
   }
 
   template <int bytes, int radix, bool last, int... i>
-  [[gnu::always_inline]] static inline void write(detail::Group<S, bytes, radix>& group, const Ends<radix>& rows, Index k, S scale,
+  RMSFOLD_INLINE static inline void write(detail::Group<S, bytes, radix>& group, const Ends<radix>& rows, Index k, S scale,
                                                   std::integer_sequence<int, i...>) {
     if constexpr (last) (detail::flip_signs<S, bytes>(group.v[i] *= scale, Vec<Bits<S>, bytes>{} + rows.flip_out[i]), ...);
     (store(rows.out[i] + k, group.v[i]), ...);
@@ -564,7 +564,7 @@ template <std::floating_point S>
 struct Transpose {
   /// `to[j * width + i] = from[i * n + j]`, or with `back` the other way. @param count  rows, at most `width`.
   template <int bytes>
-  [[gnu::always_inline]] static inline void run(S* rows, Index count, Index n, S* columns, Index width, bool back) {
+  RMSFOLD_INLINE static inline void run(S* rows, Index count, Index n, S* columns, Index width, bool back) {
     constexpr Index l = lanes<S, bytes>;
     Index i = 0;
     for (; i + l <= count; i += l) {

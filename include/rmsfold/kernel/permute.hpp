@@ -24,7 +24,7 @@ template <std::unsigned_integral Word>
 struct PermuteEntries {
   /// Entry j becomes entry `source[j]`, with its highest bit flipped where `sign[j]` is negative. @param sign  may be null.
   template <int bytes>
-  [[gnu::always_inline]] static inline void run(std::byte* data, Index rows, Index n, const Index* source, const int* sign) {
+  RMSFOLD_INLINE static inline void run(std::byte* data, Index rows, Index n, const Index* source, const int* sign) {
     constexpr int vector = sizeof(Word) == 2 ? 16 : bytes;  // eight rows of halves, and of floats and four of doubles with 32 bytes
     constexpr Index l = lanes<Word, vector>;
     using Group = detail::Group<Word, vector, static_cast<int>(l)>;
@@ -68,11 +68,11 @@ struct PermuteEntries {
  private:
   static constexpr Index size = static_cast<Index>(sizeof(Word));
   template <class Group, int... k>
-  [[gnu::always_inline]] static inline void pick(Group& group, const Word* tile, const Index* source, std::integer_sequence<int, k...>) {
+  RMSFOLD_INLINE static inline void pick(Group& group, const Word* tile, const Index* source, std::integer_sequence<int, k...>) {
     (load(group.v[k], tile + source[k] * static_cast<Index>(sizeof...(k))), ...);
   }
   template <class Group, int... k>
-  [[gnu::always_inline]] static inline void flip(Group& group, const Word* flips, std::integer_sequence<int, k...>) {
+  RMSFOLD_INLINE static inline void flip(Group& group, const Word* flips, std::integer_sequence<int, k...>) {
     typename Group::V bits;
     load(bits, flips);
     ((group.v[k] ^= bits), ...);
@@ -84,7 +84,7 @@ template <std::unsigned_integral Word>
 struct PermuteRows {
   /// Row j becomes row `source[j]`, with the highest bits flipped where `sign[j]` is negative. @param sign  may be null.
   template <int bytes>
-  [[gnu::always_inline]] static inline void run(std::byte* data, Index n, Index inner, const Index* source, const int* sign) {
+  RMSFOLD_INLINE static inline void run(std::byte* data, Index n, Index inner, const Index* source, const int* sign) {
     const Index row = inner * static_cast<Index>(sizeof(Word));
     std::byte* const spare = detail::scratch<std::byte, 0>(row);
     std::vector<bool> done(static_cast<std::size_t>(n), false);
@@ -103,7 +103,7 @@ struct PermuteRows {
 
  private:
   template <int bytes>
-  [[gnu::always_inline]] static inline void copy(const std::byte* from, std::byte* to, Index row, bool flip) {
+  RMSFOLD_INLINE static inline void copy(const std::byte* from, std::byte* to, Index row, bool flip) {
     constexpr Word bit = static_cast<Word>(Word(1) << (8 * sizeof(Word) - 1));
     if (!flip) {
       if (from != to) std::memcpy(to, from, static_cast<std::size_t>(row));

@@ -39,19 +39,19 @@ struct Group {
   V v[static_cast<std::size_t>(count)];
 
   /// Vector k from or to `k * stride` elements further on.
-  [[gnu::always_inline]] inline void load(const S* from, Index stride) { load_each(from, stride, std::make_integer_sequence<int, count>()); }
-  [[gnu::always_inline]] inline void store(S* to, Index stride) const { store_each(to, stride, std::make_integer_sequence<int, count>()); }
+  RMSFOLD_INLINE inline void load(const S* from, Index stride) { load_each(from, stride, std::make_integer_sequence<int, count>()); }
+  RMSFOLD_INLINE inline void store(S* to, Index stride) const { store_each(to, stride, std::make_integer_sequence<int, count>()); }
 
   /// The same from and to bytes of any address, strides in bytes.
-  [[gnu::always_inline]] inline void load_bytes(const std::byte* from, Index stride) {
+  RMSFOLD_INLINE inline void load_bytes(const std::byte* from, Index stride) {
     load_each(from, stride, std::make_integer_sequence<int, count>());
   }
-  [[gnu::always_inline]] inline void store_bytes(std::byte* to, Index stride) const {
+  RMSFOLD_INLINE inline void store_bytes(std::byte* to, Index stride) const {
     store_each(to, stride, std::make_integer_sequence<int, count>());
   }
 
   /// All stages between the vectors, the largest stride first. @param minus  -1, from where the compiler does not see it: `butterfly`
-  [[gnu::always_inline]] inline void butterflies(S minus) {
+  RMSFOLD_INLINE inline void butterflies(S minus) {
     if constexpr (count >= 16) stage<8>(minus, std::make_integer_sequence<int, count / 2>());
     if constexpr (count >= 8) stage<4>(minus, std::make_integer_sequence<int, count / 2>());
     if constexpr (count >= 4) stage<2>(minus, std::make_integer_sequence<int, count / 2>());
@@ -60,7 +60,7 @@ struct Group {
 
   /// `count` vectors of as many elements: element j of vector i becomes element i of vector j. Sixteen bytes have interleaving instructions; in
   /// longer vectors blocks of 4, 2 and 1 are exchanged.
-  [[gnu::always_inline]] inline void transpose() {
+  RMSFOLD_INLINE inline void transpose() {
     if constexpr (bytes == 16) {
       interleave(std::make_integer_sequence<int, count / 2>());
       if constexpr (count >= 4) interleave(std::make_integer_sequence<int, count / 2>());
@@ -74,44 +74,44 @@ struct Group {
 
  private:
   template <int... k>
-  [[gnu::always_inline]] inline void interleave(std::integer_sequence<int, k...>) {
+  RMSFOLD_INLINE inline void interleave(std::integer_sequence<int, k...>) {
     const Group before = *this;
     (interleave_two(v[2 * k], v[2 * k + 1], before.v[k], before.v[k + count / 2]), ...);
   }
-  [[gnu::always_inline]] static inline void interleave_two(V& low, V& high, const V& a, const V& b) {
+  RMSFOLD_INLINE static inline void interleave_two(V& low, V& high, const V& a, const V& b) {
     interleave_from<0>(low, a, b, std::make_integer_sequence<int, count>());
     interleave_from<count / 2>(high, a, b, std::make_integer_sequence<int, count>());
   }
   template <int first, int... k>
-  [[gnu::always_inline]] static inline void interleave_from(V& result, const V& a, const V& b, std::integer_sequence<int, k...>) {
+  RMSFOLD_INLINE static inline void interleave_from(V& result, const V& a, const V& b, std::integer_sequence<int, k...>) {
     result = __builtin_shufflevector(a, b, (first + k / 2 + k % 2 * count)...);
   }
   template <int size, int... k>
-  [[gnu::always_inline]] inline void swap_blocks(std::integer_sequence<int, k...>) {
+  RMSFOLD_INLINE inline void swap_blocks(std::integer_sequence<int, k...>) {
     (swap_blocks_of<size>(v[k / size * 2 * size + k % size], v[k / size * 2 * size + k % size + size], std::make_integer_sequence<int, count>()),
      ...);
   }
   /// Exchanges the odd blocks of one with the even ones of the other.
   template <int size, int... k>
-  [[gnu::always_inline]] static inline void swap_blocks_of(V& low, V& high, std::integer_sequence<int, k...>) {
+  RMSFOLD_INLINE static inline void swap_blocks_of(V& low, V& high, std::integer_sequence<int, k...>) {
     const V even = __builtin_shufflevector(low, high, ((k & size) == 0 ? k : count + k - size)...);
     high = __builtin_shufflevector(low, high, ((k & size) == 0 ? k + size : count + k)...);
     low = even;
   }
   template <class T, int... k>
-  [[gnu::always_inline]] inline void load_each(const T* from, Index stride, std::integer_sequence<int, k...>) {
+  RMSFOLD_INLINE inline void load_each(const T* from, Index stride, std::integer_sequence<int, k...>) {
     (kernel::load(v[k], from + k * stride), ...);
   }
   template <class T, int... k>
-  [[gnu::always_inline]] inline void store_each(T* to, Index stride, std::integer_sequence<int, k...>) const {
+  RMSFOLD_INLINE inline void store_each(T* to, Index stride, std::integer_sequence<int, k...>) const {
     (kernel::store(to + k * stride, v[k]), ...);
   }
   template <int stride, int... k>
-  [[gnu::always_inline]] inline void stage(S minus, std::integer_sequence<int, k...>) {
+  RMSFOLD_INLINE inline void stage(S minus, std::integer_sequence<int, k...>) {
     (butterfly(v[k / stride * 2 * stride + k % stride], v[k / stride * 2 * stride + k % stride + stride], minus), ...);
   }
   /// With fused operations in all registers the difference is one: adders and multipliers are different units, and both are kept busy.
-  [[gnu::always_inline]] static inline void butterfly(V& low, V& high, [[maybe_unused]] S minus) {
+  RMSFOLD_INLINE static inline void butterfly(V& low, V& high, [[maybe_unused]] S minus) {
     const V first = low;
     low = first + high;
     if constexpr (bytes == 64) {

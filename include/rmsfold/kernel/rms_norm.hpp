@@ -47,13 +47,13 @@ struct Entries {
 
   V first{}, last{};
 
-  [[gnu::always_inline]] inline void read(const BF16* from) noexcept {
+  RMSFOLD_INLINE inline void read(const BF16* from) noexcept {
     Shorts stored;
     load(stored, from);
     interleave<0>(first, stored, std::make_integer_sequence<int, bytes / 2>());
     interleave<4>(last, stored, std::make_integer_sequence<int, bytes / 2>());
   }
-  [[gnu::always_inline]] inline void read(const float* from) noexcept {
+  RMSFOLD_INLINE inline void read(const float* from) noexcept {
     if constexpr (std::same_as<P, double>) {
       Half a, b;
       load(a, from);
@@ -73,13 +73,13 @@ struct Entries {
       last = __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7);
     }
   }
-  [[gnu::always_inline]] inline void read(const double* from) noexcept {
+  RMSFOLD_INLINE inline void read(const double* from) noexcept {
     load(first, from);
     load(last, from + count / 2);
   }
 
   /// Rounded to nearest, ties to even.
-  [[gnu::always_inline]] inline void write(BF16* to) const noexcept {
+  RMSFOLD_INLINE inline void write(BF16* to) const noexcept {
     Words a, b;
     round(a, first);
     round(b, last);
@@ -87,26 +87,26 @@ struct Entries {
     upper(packed, reinterpret_cast<Shorts>(a), reinterpret_cast<Shorts>(b), std::make_integer_sequence<int, bytes / 2>());
     store(to, packed);
   }
-  [[gnu::always_inline]] inline void write(float* to) const noexcept {
+  RMSFOLD_INLINE inline void write(float* to) const noexcept {
     store(to, __builtin_convertvector(first, Half));
     store(to + count / 2, __builtin_convertvector(last, Half));
   }
-  [[gnu::always_inline]] inline void write(double* to) const noexcept {
+  RMSFOLD_INLINE inline void write(double* to) const noexcept {
     store(to, first);
     store(to + count / 2, last);
   }
 
  private:
   template <int start, int... k>
-  [[gnu::always_inline]] static inline void interleave(V& to, const Shorts& x, std::integer_sequence<int, k...>) noexcept {
+  RMSFOLD_INLINE static inline void interleave(V& to, const Shorts& x, std::integer_sequence<int, k...>) noexcept {
     to = reinterpret_cast<V>(__builtin_shufflevector(Shorts{}, x, (start + k / 8 * 8 + k % 8 / 2 + k % 2 * (bytes / 2))...));
   }
-  [[gnu::always_inline]] static inline void round(Words& to, const V& x) noexcept {
+  RMSFOLD_INLINE static inline void round(Words& to, const V& x) noexcept {
     const Words word = reinterpret_cast<Words>(x);
     to = word + 0x7fffu + (word >> 16 & 1u);
   }
   template <int... k>
-  [[gnu::always_inline]] static inline void upper(Shorts& to, const Shorts& a, const Shorts& b, std::integer_sequence<int, k...>) noexcept {
+  RMSFOLD_INLINE static inline void upper(Shorts& to, const Shorts& a, const Shorts& b, std::integer_sequence<int, k...>) noexcept {
     to = __builtin_shufflevector(a, b, (k / 8 * 8 + k % 4 * 2 + 1 + k % 8 / 4 * (bytes / 2))...);
   }
 };
@@ -127,7 +127,7 @@ struct SumOfSquares : detail::ExactSquares<T> {
 #ifdef RMSFOLD_VECTORS
   /// The same, partial sums in vectors.
   template <int bytes>
-  [[gnu::always_inline]] static inline double run(const T* x, Index n) noexcept {
+  RMSFOLD_INLINE static inline double run(const T* x, Index n) noexcept {
     constexpr auto pairs = std::make_integer_sequence<int, static_cast<int>(partial / detail::Entries<T, bytes>::count)>();
     constexpr auto all = std::make_integer_sequence<int, static_cast<int>(partial / lanes<double, bytes>)>();
     Sums<double, bytes> sums{};
@@ -173,11 +173,11 @@ struct SumOfSquares : detail::ExactSquares<T> {
   using Sums = detail::Group<S, bytes, static_cast<int>(partial / lanes<S, bytes>)>;
 
   template <int bytes, int... k>
-  [[gnu::always_inline]] static inline void add(Sums<P, bytes>& squares, const T* x, std::integer_sequence<int, k...>) noexcept {
+  RMSFOLD_INLINE static inline void add(Sums<P, bytes>& squares, const T* x, std::integer_sequence<int, k...>) noexcept {
     (add_pair<bytes>(squares.v[2 * k], squares.v[2 * k + 1], x + k * detail::Entries<T, bytes>::count), ...);
   }
   template <int bytes>
-  [[gnu::always_inline]] static inline void add_pair(Vec<P, bytes>& first, Vec<P, bytes>& last, const T* x) noexcept {
+  RMSFOLD_INLINE static inline void add_pair(Vec<P, bytes>& first, Vec<P, bytes>& last, const T* x) noexcept {
     detail::Entries<T, bytes> entries;
     entries.read(x);
     if constexpr (requires { SumOfSquares::exact_products; }) {
@@ -189,7 +189,7 @@ struct SumOfSquares : detail::ExactSquares<T> {
     }
   }
   template <int bytes, int... k>
-  [[gnu::always_inline]] static inline void add_up(Sums<double, bytes>& sums, const Sums<P, bytes>& squares,
+  RMSFOLD_INLINE static inline void add_up(Sums<double, bytes>& sums, const Sums<P, bytes>& squares,
                                                    std::integer_sequence<int, k...>) noexcept {
     if constexpr (std::same_as<P, double>) {
       ((sums.v[k] += squares.v[k]), ...);
@@ -200,7 +200,7 @@ struct SumOfSquares : detail::ExactSquares<T> {
     }
   }
   template <int bytes>
-  [[gnu::always_inline]] static inline void add_halves(Vec<double, bytes>& sum, const P* squares) noexcept {
+  RMSFOLD_INLINE static inline void add_halves(Vec<double, bytes>& sum, const P* squares) noexcept {
     Vec<P, bytes / 2> half;
     Vec<double, bytes> value;
     load(half, squares);
@@ -228,7 +228,7 @@ requires(sizeof(G) <= sizeof(Product<T>)) struct Normalise {
 #ifdef RMSFOLD_VECTORS
   /// The same by vectors.
   template <int bytes>
-  [[gnu::always_inline]] static inline void run(const T* x, double s, const G* gain, T* y, Index n, const T* next) noexcept {
+  RMSFOLD_INLINE static inline void run(const T* x, double s, const G* gain, T* y, Index n, const T* next) noexcept {
     gain != nullptr ? run_with<bytes, true>(x, s, gain, y, n, next) : run_with<bytes, false>(x, s, gain, y, n, next);
   }
 #endif
@@ -238,7 +238,7 @@ requires(sizeof(G) <= sizeof(Product<T>)) struct Normalise {
 
 #ifdef RMSFOLD_VECTORS
   template <int bytes, bool has_gain>
-  [[gnu::always_inline]] static inline void run_with(const T* x, double s, const G* gain, T* y, Index n, const T* next) noexcept {
+  RMSFOLD_INLINE static inline void run_with(const T* x, double s, const G* gain, T* y, Index n, const T* next) noexcept {
     using Entries = detail::Entries<T, bytes>;
     const P scale = static_cast<P>(s);
     Index j = 0;

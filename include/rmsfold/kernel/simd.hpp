@@ -23,6 +23,14 @@
 #endif
 #endif
 
+// What a kernel consists of is compiled for the instruction set of the function that it is inlined into. Without optimisation, where inlining would make hundreds of copies,
+// it stays apart: the same bits, by the instruction set that the program is compiled for.
+#ifdef __OPTIMIZE__
+#define RMSFOLD_INLINE [[gnu::always_inline]]
+#else
+#define RMSFOLD_INLINE
+#endif
+
 /// Kernels of the loops that a checkpoint passes through: the same bits as their scalar references, at the speed of memory.
 namespace rmsfold::kernel {
 
@@ -169,20 +177,20 @@ inline constexpr Index lanes = bytes / static_cast<int>(sizeof(S));
 
 /// Reads a vector from any address.
 template <class V>
-[[gnu::always_inline]] inline void load(V& vector, const void* from) {
+RMSFOLD_INLINE inline void load(V& vector, const void* from) {
   std::memcpy(&vector, from, sizeof(V));
 }
 
 /// Writes a vector to any address.
 template <class V>
-[[gnu::always_inline]] inline void store(void* to, const V& vector) {
+RMSFOLD_INLINE inline void store(void* to, const V& vector) {
   std::memcpy(to, &vector, sizeof(V));
 }
 
 namespace detail {
 
 template <class S, class To, class From, int... k>
-[[gnu::always_inline]] inline void convert_each(To& to, const From& from, std::integer_sequence<int, k...>) {
+RMSFOLD_INLINE inline void convert_each(To& to, const From& from, std::integer_sequence<int, k...>) {
   to = To{static_cast<S>(from[k])...};
 }
 
@@ -191,7 +199,7 @@ template <class S, class To, class From, int... k>
 /// `sum += x * sign` for signs ±1. The product is exact, so it does not matter to the bits whether the two operations are fused: in kernels that
 /// declare `exact_products`, because all products that are added to anything are of this kind, they may be, and are where the machine can.
 template <class V, class Sign>
-[[gnu::always_inline]] inline void multiply_add(V& sum, const V& x, const Sign& sign) {
+RMSFOLD_INLINE inline void multiply_add(V& sum, const V& x, const Sign& sign) {
 #ifdef __clang__
 #pragma clang fp contract(fast)
 #endif
@@ -200,7 +208,7 @@ template <class V, class Sign>
 
 /// Converts each element to S. GCC 12 converts to a vector of 32 bytes by halves, but sees through the elements one by one.
 template <class S, class To, class From>
-[[gnu::always_inline]] inline void convert(To& to, const From& from) {
+RMSFOLD_INLINE inline void convert(To& to, const From& from) {
 #ifndef __clang__
   if constexpr (sizeof(To) > 16) {
     detail::convert_each<S>(to, from, std::make_integer_sequence<int, sizeof(To) / sizeof(S)>());

@@ -4,6 +4,7 @@
 /// One planned tensor, ready to be computed tile by tile: what writes a checkpoint and what verifies one run the same tiles.
 
 #include <algorithm>
+#include <cmath>
 #include <concepts>
 #include <cstdint>
 #include <cstring>
@@ -14,6 +15,7 @@
 #include <rmsfold/core/parallel.hpp>
 #include <rmsfold/core/work_buffer.hpp>
 #include <rmsfold/kernel/elementwise.hpp>
+#include <rmsfold/kernel/rms_norm.hpp>
 #include <rmsfold/model/plan.hpp>
 
 namespace rmsfold::model {
@@ -172,7 +174,8 @@ class TensorProgram {
     const double gain_terms = gain_.size() > 0 ? 1 : 0;
     CompositionError error{RowVector<double>::Zero(t.rows), RowVector<double>::Zero(t.cols)};
     if (rotates_rows() || other_roundings > 0) {
-      const RowVector<double> norms = values.rowwise().norm();
+      RowVector<double> norms(t.rows);
+      for (Index i = 0; i < t.rows; ++i) norms[i] = std::sqrt(kernel::dispatch<kernel::SumOfSquares<double>>(t.values + i * t.cols, t.cols));
       error.rows = other_roundings * norms;
       if (rotates_rows()) {
         const double terms = gain_terms + (along_row_ ? along_row_->error_terms() : heads_along_row_->error_terms());
