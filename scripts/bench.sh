@@ -21,7 +21,7 @@ cd "$work"
 trap 'rm -rf out' EXIT
 
 model() {  # model <name> <make_model options>...: once
-  [ -e "$1/config.json" ] || "$benchmarks/make_model" "$@"
+  [ -e "$1/config.json" ] || { "$benchmarks/make_model" "$@" && sync; }
 }
 seconds() {  # seconds <command>...: wall time
   local begin end
@@ -114,7 +114,7 @@ repetitions=1 compare "rotate --rotation orthogonal:env -u OPENBLAS_CORETYPE -u 
 heading '91,000 tensors in 163 files, 680 GB (holes with real headers), and a tenth of it'
 for size in '1011 17' '10110 163'; do
   read -r layers shards <<<"$size"
-  model "sparse$layers" --hidden 2048 --intermediate 2736 --heads 16 --layers "$layers" --shards "$shards" --sparse yes
+  model "sparse$layers" --hidden 512 --intermediate 21160 --heads 8 --layers "$layers" --shards "$shards" --sparse yes
   compare "inspect, $((layers * 9 + 3)) tensors:$program inspect sparse$layers" "rotate --dry-run, $((layers * 9 + 3)) tensors:$program rotate sparse$layers out --rotation hadamard --dry-run"
   "$program" inspect "sparse$layers" --stats | sed -n 's/^stats:/inspect:/p'
   "$program" rotate "sparse$layers" out --rotation hadamard --dry-run --stats | sed -n 's/^stats:/rotate --dry-run:/p'
@@ -129,5 +129,5 @@ done
 heading 'kernels (ratio: how many times as fast as the baseline, medians; best: of the minima; ns: per element)'
 for kernel in convert hadamard permutation rms_norm gemv dense haar; do
   env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE OPENBLAS_NUM_THREADS=1 "$benchmarks/$kernel" 2>/dev/null |
-    sed -n "s|^\([a-z][^ ]*\)/iterations:[^ ]* *\([0-9.]* ms\).* Iterations*||; s|/iterations:[0-9]*||; s|/manual_time||; s|^\([a-z][a-z_]*/[^ ]*\).*ms *[0-9]* |$kernel: \1 |p"
+    sed -n "s|/iterations:[0-9]*||; s|/repeats:[0-9]*||; s|/manual_time||; s|^\([a-z][a-z0-9_]*[/ ][^ ]*\).*ms *[0-9]* \(.*\)|$kernel: \1  \2|p"
 done

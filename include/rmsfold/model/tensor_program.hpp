@@ -124,7 +124,8 @@ class TensorProgram {
     const std::size_t element = size_of(dtype_);
     std::vector<Piece> result;
     if (mixes_rows()) {
-      const std::size_t share = (std::max)(working_memory / (std::size_t{thread_count(threads)} * held), std::size_t{2} << 20);
+      std::size_t share = (std::max)(working_memory / (std::size_t{thread_count(threads)} * held), std::size_t{2} << 20);
+      if (is_dense()) share = (std::min)(share, std::size_t{16} << 20);  // products take so long that no worker should be left with the last of them
       const Index fit = static_cast<Index>(share / (static_cast<std::size_t>((std::max)(Index{1}, rows_)) * element));
       const Index step = strip_width();
       const Index width = (std::max)(step, fit / step * step);
