@@ -32,7 +32,7 @@ struct Part {
 /// Number of the part, from 1 to `parts`, that writes each shard: the largest shard goes first, each to the part that has least.
 ///
 /// No part gets more than 4/3 of what the best assignment would give its fullest part (Graham 1969). Depends on nothing but the sizes, so workers agree
-/// without talking. @par Cost  \f$O((s+p)\log(s+p))\f$
+/// without talking. @par Cost O((s+p) log(s+p))
 [[nodiscard]] inline std::vector<std::size_t> assign_shards(const std::vector<std::uint64_t>& bytes, std::size_t parts) {
   std::vector<std::size_t> order(bytes.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
