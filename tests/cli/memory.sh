@@ -3,7 +3,13 @@ source "$(dirname "$0")/harness.bash"
 source "$(dirname "$0")/models.bash"
 
 limit=$((300 << 20))
-large_model model 96 F32 4 1250000
+rows=1250000
+# The address sanitizer keeps what is freed and shadows the rest: with it, no more than that the commands work.
+if grep -q __asan_init "$RMSFOLD"; then
+  limit=$((1 << 40))
+  rows=20000
+fi
+large_model model 96 F32 4 "$rows"
 
 # expect_little_memory: what the last command says in JSON.
 expect_little_memory() {
@@ -11,7 +17,6 @@ expect_little_memory() {
   peak=$(sed -n 's/.*"peak_rss_anon": *\([0-9]*\).*/\1/p' "$work/stdout" | head -n 1)
   checks=$((checks + 1))
   [ "${peak:-0}" -gt 0 ] || fail "expected peak_rss_anon in the output"
-  grep -q __asan_init "$RMSFOLD" && return  # which keeps what is freed, and shadows the rest
   [ "$peak" -le "$limit" ] || fail "$peak bytes of anonymous memory, at most $limit expected"
 }
 
