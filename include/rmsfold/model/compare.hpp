@@ -194,7 +194,7 @@ inline void compare_piece(ComparisonCollector& collector, const TensorProgram& p
 /// @param earlier_roundings  how often the weights were rounded to their type on the way from A to B, but for the last time.
 /// @param on_bytes           called with the bytes of each piece that is done, one call at a time; may be empty.
 /// @throws IoError; RefusedError when A holds a number that a rotation would spread.
-/// @par Cost  one read of both, and the transformation; memory for some pieces, whatever the size of the tensors.
+/// @par Cost  one read of both, and the transformation; memory as `transform`.
 [[nodiscard]] inline std::vector<TensorComparison> compare_tensors(const Model& a, const Model& b, const Plan& plan, double basis_error, double earlier_roundings,
                                                                    unsigned threads, const std::function<void(std::uint64_t)>& on_bytes = {}) {
   struct Job {
