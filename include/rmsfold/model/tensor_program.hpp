@@ -115,15 +115,15 @@ class TensorProgram {
     return (gain_.size() > 0 ? 1 : 0) + terms(along_row_) + terms(down_) + terms(heads_along_row_) + terms(heads_down_);
   }
 
-  /// Whether rows depend on each other, so that pieces are columns.
-  [[nodiscard]] bool mixes_rows() const noexcept { return down_ != nullptr || heads_down_.has_value(); }
+  /// Whether rows depend on each other: all of them, so that pieces are columns, or those of a head, so that pieces are whole heads.
+  [[nodiscard]] bool mixes_rows() const noexcept { return mixes_all_rows() || heads_down_.has_value(); }
 
   /// The tensor, cut into pieces of which each of `threads` workers can hold `held` in its share of `working_memory`; but a row, or a strip of columns that is
   /// computed at once, is not cut.
   [[nodiscard]] std::vector<Piece> pieces(unsigned threads, unsigned held) const {
     const std::size_t element = size_of(dtype_);
     std::vector<Piece> result;
-    if (mixes_rows()) {
+    if (mixes_all_rows()) {
       std::size_t share = (std::max)(working_memory / (std::size_t{thread_count(threads)} * held), std::size_t{2} << 20);
       if (is_dense()) share = (std::min)(share, std::size_t{16} << 20);  // products take so long that no worker should be left with the last of them
       const Index fit = static_cast<Index>(share / (static_cast<std::size_t>((std::max)(Index{1}, rows_)) * element));
@@ -210,12 +210,12 @@ class TensorProgram {
     if constexpr (!std::same_as<T, double>) {  // entries are only moved: in place, unless the file puts them at odd addresses
       if (reinterpret_cast<std::uintptr_t>(raw.data()) % alignof(T) == 0) {
         T* const values = reinterpret_cast<T*>(raw.data());
-        apply(values, piece.rows, piece.cols, piece.col);
+        apply(values, piece);
         visit(Tile<T>{values, piece.row, piece.col, piece.rows, piece.cols});
         return non_finite;
       }
     }
-    const bool by_columns = mixes_rows();
+    const bool by_columns = mixes_all_rows();
     const Index step = by_columns ? strip_width() : tile_rows();
     const Index extent = by_columns ? piece.cols : piece.rows;
     for (Index start = 0; start < extent; start += step) {
@@ -226,7 +226,7 @@ class TensorProgram {
       const Index col = by_columns ? start : 0;
       const std::span<T> values = workspace.values.first_of<T>(static_cast<std::size_t>(rows * cols));
       load(raw.subspan(static_cast<std::size_t>(row * piece.cols + col) * size_of(dtype_)), piece.cols, cols, values);
-      apply(values.data(), rows, cols, piece.col + col);
+      apply(values.data(), {piece.row + row, piece.col + col, rows, cols});
       visit(Tile<T>{values.data(), piece.row + row, piece.col + col, rows, cols});
     }
     return non_finite;
@@ -252,6 +252,7 @@ class TensorProgram {
   }
 
  private:
+  [[nodiscard]] bool mixes_all_rows() const noexcept { return down_ != nullptr; }
   [[nodiscard]] bool rotates_rows() const noexcept { return along_row_ != nullptr || heads_along_row_.has_value(); }
 
   /// Rows, or columns, that a dense rotation multiplies at once: its bits depend on where they are cut.
@@ -263,11 +264,13 @@ class TensorProgram {
     return (along_row_ && dense(*along_row_)) || (down_ && dense(*down_)) || dense_heads(heads_along_row_) || dense_heads(heads_down_);
   }
 
-  /// Rows of a tile: a fixed number for a dense rotation, else what fits a core's cache.
+  /// Rows of a tile: a fixed number for a dense rotation, else what fits a core's cache; whole heads where they are mixed.
   [[nodiscard]] Index tile_rows() const {
-    if (is_dense()) return tile;
     const Index fit = static_cast<Index>(tile_bytes / ((std::max)(std::size_t{1}, static_cast<std::size_t>(cols_)) * sizeof(double)));
-    return std::clamp(fit, Index{1}, tile);
+    const Index rows = is_dense() ? tile : std::clamp(fit, Index{1}, tile);
+    if (!heads_down_) return rows;
+    const Index head = heads_down_->block_dim();
+    return (rows + head - 1) / head * head;
   }
 
   /// Columns of a strip: all when each row is rotated as a whole, else whole heads, a fixed number for a dense rotation, else what fits a cache.
@@ -313,20 +316,22 @@ class TensorProgram {
     return count;
   }
 
+  /// The heads that these rows, or columns, of the tensor are made of.
+  [[nodiscard]] static BlockDiagonal<Rotation> heads_of(const BlockDiagonal<Rotation>& heads, Index start, Index count) {
+    const auto first = heads.blocks().begin() + start / heads.block_dim();
+    return BlockDiagonal<Rotation>(std::vector<Rotation>(first, first + count / heads.block_dim()));
+  }
+
+  /// @param part  where the values are in the tensor.
   template <class T>
-  void apply(T* values, Index rows, Index cols, Index col) const {
+  void apply(T* values, const Piece& part) const {
     if constexpr (std::same_as<T, double>) {
-      for (Index i = 0; gain_.size() > 0 && i < rows; ++i) kernel::dispatch<kernel::Multiply>(values + i * cols, gain_.data() + col, cols);
+      for (Index i = 0; gain_.size() > 0 && i < part.rows; ++i) kernel::dispatch<kernel::Multiply>(values + i * part.cols, gain_.data() + part.col, part.cols);
     }
-    if (along_row_) along_row_->apply(values, rows, 1);
-    if (heads_along_row_) {
-      const std::vector<Rotation>& blocks = heads_along_row_->blocks();
-      const Index head = heads_along_row_->block_dim();
-      const auto first = blocks.begin() + col / head;
-      BlockDiagonal<Rotation>(std::vector<Rotation>(first, first + cols / head)).apply(values, rows, 1);
-    }
-    if (down_) down_->apply(values, 1, cols);
-    if (heads_down_) heads_down_->apply(values, 1, cols);
+    if (along_row_) along_row_->apply(values, part.rows, 1);
+    if (heads_along_row_) heads_of(*heads_along_row_, part.col, part.cols).apply(values, part.rows, 1);
+    if (down_) down_->apply(values, 1, part.cols);
+    if (heads_down_) heads_of(*heads_down_, part.row, part.rows).apply(values, 1, part.cols);
   }
 
   std::string name_;

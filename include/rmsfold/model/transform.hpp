@@ -692,7 +692,7 @@ class Transformation {
 /// With `options.part` only the shards of that part are written, and `finish` does the rest when all parts are done; with `options.resume` whole shards of an
 /// interrupted run are kept. The bytes of the output are the same, whoever wrote which shard.
 /// @throws RangeError when a result overflows its stored type; RefusedError; IoError; FormatError; Interrupted, from `options.progress`.
-/// @par Cost  one read and one write of the model; `working_memory`, and the gains; a dense rotation's matrices; with values rotated per head, the largest value projection in double for each thread.
+/// @par Cost  one read and one write of the model; `working_memory`, and the gains; a dense rotation's matrices.
 inline RunSummary transform(const Model& model, const Plan& plan, const std::filesystem::path& out, const RunOptions& options = {}) {
   return detail::Transformation(model, plan, options).run(out);
 }
