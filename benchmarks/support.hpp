@@ -8,40 +8,28 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
-#include <cstdlib>
-#include <new>
+#include <span>
 #include <thread>
 #include <vector>
 
-#if defined(__linux__)
-#include <sys/mman.h>
-#endif
-
 #include <rmsfold/core/concepts.hpp>
+#include <rmsfold/core/work_buffer.hpp>
 
 namespace rmsfold::bench {
 
-/// A work buffer as the program allocates it: large pages where there are, touched before it is measured.
+/// A work buffer as the program allocates it, touched before it is measured.
 template <class T>
 class Buffer {
  public:
-  explicit Buffer(Index count) : bytes_((static_cast<std::size_t>(count) * sizeof(T) + page - 1) / page * page) {
-    data_ = static_cast<T*>(std::aligned_alloc(page, bytes_));
-    if (data_ == nullptr) throw std::bad_alloc();
-#if defined(__linux__)
-    madvise(data_, bytes_, MADV_HUGEPAGE);
-#endif
-    std::fill(reinterpret_cast<std::byte*>(data_), reinterpret_cast<std::byte*>(data_) + bytes_, std::byte{0x3c});
+  explicit Buffer(Index count) : values_(memory_.first_of<T>(static_cast<std::size_t>(count))) {
+    const std::span<std::byte> bytes = std::as_writable_bytes(values_);
+    std::fill(bytes.begin(), bytes.end(), std::byte{0x3c});
   }
-  ~Buffer() { std::free(data_); }
-  Buffer(const Buffer&) = delete;
-  Buffer& operator=(const Buffer&) = delete;
-  T* data() { return data_; }
+  T* data() { return values_.data(); }
 
  private:
-  static constexpr std::size_t page = std::size_t{1} << 21;
-  std::size_t bytes_;
-  T* data_;
+  WorkBuffer memory_;
+  std::span<T> values_;
 };
 
 /// Seconds of `work(first, last)` over 0 … count on this many threads.
