@@ -3,90 +3,180 @@
 /// @file
 /// The vocabulary a model family is written in: signals that live in spaces, and rows that read and write them.
 
+#include <iterator>
+#include <optional>
+#include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
+
+#include <rmsfold/norm/gain_convention.hpp>
 
 namespace rmsfold::model {
 
 /// What a row computes from the signals it reads.
 enum class Op {
-  embedding,         ///< one row of `[vocabulary, width]` per token
-  norm,              ///< RMSNorm with a gain
+  embedding,         ///< vectors that are written as they are stored, one per token, position or image: the last axis is the vector
+  norm,              ///< RMSNorm or LayerNorm
   linear,            ///< \f$xW^T + b\f$
-  attention,         ///< causal softmax attention of query, key, value: per head a convex combination of values, so value bases pass through it
-  gated_activation,  ///< \f$\mathrm{act}(gate)\odot up\f$: pointwise, so nothing passes through it
+  attention,         ///< softmax attention of query, key, value: per head a linear combination of values, so value bases pass through it
+  gated_activation,  ///< \f$\mathrm{act}(gate)\odot up\f$: pointwise
+  activation,        ///< a pointwise function that is not odd
+  opaque,            ///< anything else: no change of basis passes
 };
 
-/// Widths, as functions of config.json.
-enum class Width { vocabulary, hidden, query_heads, kv_heads, intermediate, head };
+/// Widths that config.json gives. A `stored` one is whatever the files say, the same wherever the signal is read or written.
+enum class Width { stored, vocabulary, hidden, query_heads, kv_heads, intermediate, head };
 
-/// A vector per token. `{i}` in a name stands for the layer.
+/// A vector per token. In names, `{i}` stands for a layer, see `Repeat`.
 struct SignalRow {
-  std::string_view name;   ///< what rows call it
-  Width width;             ///< its length
-  std::string_view space;  ///< the space a change of basis may act on; empty: no change of basis is offered
+  std::string name;            ///< what rows call it
+  Width width;                 ///< its length
+  std::string space;           ///< the space a change of basis may act on; empty: no change of basis is offered
 };
 
-/// Things that some families have and others do not; `Family::options` says which.
-enum class Option { always, never, qkv_bias, output_bias, mlp_bias, qk_norm };
-
-/// One computation. A row that writes the residual stream adds to it; every other signal is written over.
-struct Row {
-  Op op;                                ///< what it computes
-  std::string_view module;              ///< tensors are `module.weight` and `module.bias`
-  std::vector<std::string_view> reads;  ///< signals, in the order of `Op`'s description
-  std::string_view writes;              ///< signal
-  Option bias = Option::never;          ///< whether there is a bias
-  Option present = Option::always;      ///< whether there is such a row
-  Width span = Width::hidden;           ///< norms: length that is normalised, `head` for one norm per head
-};
-
-/// The one stream that layers add to.
+/// The one stream that layers add to, and its space. Any signal that is named like its space is such a stream.
 inline constexpr std::string_view residual = "residual";
 /// The space of a layer's values, which attention only averages per head.
 inline constexpr std::string_view values_space = "value.{i}";
 
-/// When a family has an option.
-struct Presence {
-  /// How it is decided.
-  enum class When {
-    never,    ///< the family has not got it
-    always,   ///< it always has
-    if_flag,  ///< config.json says
+/// One condition on a checkpoint.
+struct Condition {
+  /// What is looked at.
+  enum class Kind {
+    never,     ///< does not hold
+    flag,      ///< a boolean of config.json
+    text,      ///< a string of config.json
+    in_file,   ///< whether a tensor is stored
   };
-  When when = When::never;     ///< how it is decided
-  std::string_view flag = {};  ///< key of config.json
-  bool if_absent = false;      ///< what an absent key means
+  Kind kind = Kind::never;      ///< what is looked at
+  std::string key = {};         ///< of config.json; or the tensor's name
+  bool if_absent = false;       ///< flag: what an absent key means
+  std::string value = {};       ///< text: what it must be; an absent key counts as this
+  bool negated = false;         ///< whether it must not hold
 };
 
-/// What one family says of an option.
-struct OptionRow {
-  Option option;      ///< which
-  Presence presence;  ///< when
+/// When something is there: all conditions hold.
+struct Presence {
+  std::vector<Condition> conditions;  ///< none: always
+  /// Both.
+  friend Presence operator&&(Presence a, const Presence& b) {
+    a.conditions.insert(a.conditions.end(), b.conditions.begin(), b.conditions.end());
+    return a;
+  }
+  /// The opposite of a single condition.
+  friend Presence operator!(Presence a) {
+    for (Condition& condition : a.conditions) condition.negated = !condition.negated;
+    return a;
+  }
 };
 
-/// Two tensors that are one when a flag says so.
+/// Always there.
+[[nodiscard]] inline Presence always() { return {}; }
+/// Never there.
+[[nodiscard]] inline Presence never() { return {{Condition{}}}; }
+/// There when a flag of config.json says so.
+[[nodiscard]] inline Presence flag(std::string key, bool if_absent) { return {{Condition{Condition::Kind::flag, std::move(key), if_absent, {}, false}}}; }
+/// There when a string of config.json is this, or absent.
+[[nodiscard]] inline Presence text_is(std::string key, std::string value) { return {{Condition{Condition::Kind::text, std::move(key), false, std::move(value), false}}}; }
+/// There when the files hold a tensor: for what differs from layer to layer, or with the version that wrote the files.
+[[nodiscard]] inline Presence in_file(std::string tensor) { return {{Condition{Condition::Kind::in_file, std::move(tensor), false, {}, false}}}; }
+
+/// How a linear's weight is stored.
+enum class Layout {
+  out_in,         ///< `[out, in]`, torch's Linear
+  in_out,         ///< `[in, out]`, GPT-2's Conv1D
+  stacked_out_in, ///< `[experts, out, in]`
+  stacked_in_out, ///< `[experts, in, out]`
+  convolution,    ///< `[out, …]`: reads no space
+};
+
+/// How the outputs of a linear that computes query, key and value at once lie beside each other.
+enum class Fused {
+  no,            ///< one output; or several, one after the other, none of them values
+  concatenated,  ///< all queries, all keys, all values
+  per_kv_head,   ///< for each kv head: its queries, its key, its value
+};
+
+/// What a norm computes.
+enum class NormKind { rms, layer };
+
+/// One computation. A row that writes a stream adds to it; every other signal is written over.
+struct Row {
+  Op op;                           ///< what it computes
+  std::string module;              ///< its tensors are `module + weight` and `module + bias_name`
+  std::vector<std::string> reads;  ///< signals, in the order of `Op`'s description; a linear with several reads them one beside the other
+  std::vector<std::string> writes; ///< signals
+  Presence bias = never();         ///< whether there is a bias (of a LayerNorm too)
+  Presence present = always();     ///< whether there is such a row
+  Layout layout = Layout::out_in;  ///< linear: how the weight is stored
+  Fused fused = Fused::no;         ///< linear: query, key and value at once
+  Width span = Width::hidden;      ///< norm: length that is normalised, `head` for one norm per head; `stored`: of its weight
+  NormKind norm = NormKind::rms;   ///< norm: which
+  GainConvention gain = GainConvention::plain;  ///< norm: what its weight says
+  bool has_weight = true;          ///< norm: whether it has a weight
+  std::string weight = ".weight";  ///< suffix of the weight's tensor
+  std::string bias_name = ".bias"; ///< suffix of the bias's tensor
+};
+
+/// Rows in the order of computation.
+using Rows = std::vector<Row>;
+
+/// One after the other.
+[[nodiscard]] inline Rows operator+(Rows a, Rows b) {
+  a.insert(a.end(), std::make_move_iterator(b.begin()), std::make_move_iterator(b.end()));
+  return a;
+}
+
+/// The same rows, there only when.
+[[nodiscard]] inline Rows when(const Presence& presence, Rows rows) {
+  for (Row& row : rows) row.present = row.present && presence;
+  return rows;
+}
+
+/// What a placeholder in names counts. Neighbouring rows with one are expanded together, first all of number 0, then all of number 1, …
+struct Repeat {
+  std::string placeholder;         ///< `{i}`, `{e}`, …
+  std::vector<std::string> keys;   ///< keys of config.json, the first that is there counts
+  std::optional<int> if_absent = std::nullopt;  ///< the count without any of them; nothing: an error
+  std::string after = {};          ///< a placeholder whose count is the first number here; empty: 0
+};
+
+/// How the names of a family may begin: `{root}`, `{head}` and `{outer}` in names stand for these. The files decide.
+struct Naming {
+  std::string root;        ///< of the decoder
+  std::string head;        ///< module of the output head
+  std::string outer = {};  ///< of what is beside the language model
+};
+
+/// Where the embedding is that the head may be tied to.
 struct TieRow {
-  std::string_view head;       ///< module whose weight is not stored when tied
-  std::string_view embedding;  ///< module whose weight it is
-  std::string_view flag;       ///< key of config.json
-  bool if_absent;              ///< what an absent key means
+  std::string embedding = "{root}embed_tokens";    ///< module
+  std::vector<std::string> flags = {"tie_word_embeddings"};  ///< keys of config.json; the first that is there counts, all are corrected
+  bool if_absent = false;                          ///< what absent keys mean
+  bool has_head = true;                            ///< whether the model has a head at all
 };
 
-/// A computation graph in rows: those without `{i}` before, the layers' once per layer, those without `{i}` after.
-struct Skeleton {
-  std::vector<SignalRow> signals;             ///< every signal that rows name
-  std::vector<Row> rows;                      ///< in the order of computation
-  TieRow tie;                                 ///< the head's tie
-  std::vector<std::string_view> leave_alone;  ///< tensors that are copied whatever happens; `{i}` for a layer
+/// Something a config must say for the rows to be right.
+struct Requirement {
+  Presence holds;      ///< what must hold
+  std::string reason;  ///< why it is refused else
 };
 
-/// One model family: a skeleton and what it makes of the options.
+/// Which classes of runtime a table was read off, and what is special about it.
 struct Family {
-  std::string_view model_type;     ///< `model_type` in config.json
-  std::string_view architecture;   ///< the class in `architectures` that the rows describe
-  const Skeleton* skeleton;        ///< the rows
-  std::vector<OptionRow> options;  ///< options not listed are absent
+  std::string model_type;                   ///< `model_type` in config.json
+  std::vector<std::string> architectures;   ///< classes in `architectures` that the rows describe
+  Rows rows;                                ///< the computation
+  TieRow tie = {};                          ///< the head's tie
+  std::vector<Naming> namings = {{"model.", "lm_head"}};  ///< how names may begin; the first is today's
+  std::vector<SignalRow> signals = {};      ///< signals beside `standard_signals`
+  std::vector<Repeat> repeats = {};         ///< placeholders beside `{i}`
+  std::vector<Requirement> requirements = {};    ///< what is refused
+  std::vector<std::string> leave_alone = {};     ///< tensors that are copied whatever happens; a `*` at the end stands for anything
+  std::optional<double> eps = std::nullopt;      ///< where config.json does not say it
+  std::string section = {};                 ///< section of config.json that describes the decoder; empty: the whole
+  bool has_forward = false;                 ///< whether the reference forward pass computes what the stock class does
 };
 
 }  // namespace rmsfold::model
