@@ -24,8 +24,7 @@ struct Signal {
   std::string name;   ///< e.g. "query.3"
   std::string space;  ///< space it lives in; empty: opaque
   Index width = 0;    ///< length; 0: no tensor has said it yet
-  /// Whether writers add to it.
-  [[nodiscard]] bool is_stream() const noexcept { return !space.empty() && name == space; }
+  bool is_stream = false;  ///< whether writers add to it
 };
 
 /// A tensor the model must have.
@@ -86,7 +85,7 @@ struct Graph {
 
   /// Whether a node's output is a stream that others add to.
   [[nodiscard]] bool writes_stream(const Node& node) const {
-    return std::any_of(node.writes.begin(), node.writes.end(), [&](std::size_t signal) { return signals[signal].is_stream(); });
+    return std::any_of(node.writes.begin(), node.writes.end(), [&](std::size_t signal) { return signals[signal].is_stream; });
   }
   /// A tensor's name, or a pattern, with its first placeholders replaced.
   [[nodiscard]] std::string spelled(std::string text) const {
@@ -340,14 +339,18 @@ class Expansion {
     std::string name = spelled(pattern, bindings);
     const auto known = signal_index_.find(name);
     if (known != signal_index_.end()) return known->second;
-    Signal made{name, "", 0};
+    Signal made{name, "", 0, false};
     for (const std::vector<SignalRow>* list : {&family_.signals, &family::standard_signals}) {
       const auto row = std::find_if(list->begin(), list->end(), [&](const SignalRow& r) { return r.name == pattern; });
       if (row == list->end()) continue;
       made.width = width_of(row->width);
       made.space = spelled(row->space, bindings);
-      if (row->space == values_space && name != made.space) break;
-      if (row->space == values_space) graph_.values.push_back({made.space, bindings.front().second});
+      if (name != made.space) break;
+      if (row->space == values_space) {
+        graph_.values.push_back({made.space, bindings.front().second});
+      } else {
+        made.is_stream = true;
+      }
       break;
     }
     graph_.signals.push_back(std::move(made));

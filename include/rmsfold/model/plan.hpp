@@ -363,7 +363,7 @@ class PlanChecker {
   }
   void write(const Node& node, std::size_t signal, const Word& word) {
     std::optional<Word>& known = words_[signal];
-    if (graph_.signals[signal].is_stream() && known && *known != word) fail(node.module, "writes the stream in another basis than the writers before it");
+    if (graph_.signals[signal].is_stream && known && *known != word) fail(node.module, "writes the stream in another basis than the writers before it");
     known = word;
   }
 
