@@ -12,6 +12,7 @@
 
 #include <rmsfold/core/error.hpp>
 #include <rmsfold/model/family/dense.hpp>
+#include <rmsfold/model/family/residual_gain.hpp>
 
 namespace rmsfold::model {
 
@@ -19,7 +20,7 @@ namespace rmsfold::model {
 [[nodiscard]] inline const std::vector<Family>& families() {
   static const std::vector<Family> all = [] {
     std::vector<Family> list;
-    for (auto group : {family::dense_families}) {
+    for (auto group : {family::dense_families, family::residual_gain_families}) {
       std::vector<Family> part = group();
       std::move(part.begin(), part.end(), std::back_inserter(list));
     }
