@@ -117,6 +117,7 @@ struct Row {
   bool has_weight = true;          ///< norm: whether it has a weight
   std::string weight = ".weight";  ///< suffix of the weight's tensor
   std::string bias_name = ".bias"; ///< suffix of the bias's tensor
+  bool mtp = false;                ///< whether it belongs to a block that predicts further tokens, which may be dropped
 };
 
 /// Rows in the order of computation.
@@ -155,6 +156,8 @@ struct TieRow {
   std::vector<std::string> flags = {"tie_word_embeddings"};  ///< keys of config.json; the first that is there counts, all are corrected
   bool if_absent = false;                          ///< what absent keys mean
   bool has_head = true;                            ///< whether the model has a head at all
+  bool scaled = false;                             ///< whether logits of a tied head, and of no other, are multiplied by hidden^-1/2
+  std::string never_untie = {};                    ///< why a tied head cannot be given a weight of its own; empty: it can
 };
 
 /// Something a config must say for the rows to be right.
