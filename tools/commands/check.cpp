@@ -36,7 +36,7 @@ void print_side_by_side(const model::SiteCheckReport& report) {
 int check_synthetic(const Common& common, const CheckOptions& options) {
   const Index n = options.dim;
   std::vector<std::string> notes;
-  const model::Rotation q = model::make_stream_rotation(step_for(options.rotation), n, notes);
+  const model::Rotation q = model::make_stream_rotation(step_for(options.rotation), n, false, notes);
   print_notes(common, notes);
   Random random(options.rotation.seed, 0x636865636b);
   const Matrix<double> x = normal_matrix(options.tokens, n, random);
@@ -66,7 +66,7 @@ int check(const Common& common, const CheckOptions& options) {
   if (options.dim > 0) return check_synthetic(common, options);
   const model::Model model(options.model, common.open_options());
   std::vector<std::string> notes = model.notes();
-  const model::Rotation q = model::make_stream_rotation(step_for(options.rotation), model.graph().size.hidden, notes);
+  const model::Rotation q = model::make_stream_rotation(step_for(options.rotation), model.graph().size.hidden, model::subtracts_means(model.graph()), notes);
   model::SiteCheckOptions site_options;
   site_options.tokens = options.tokens;
   site_options.threads = common.threads;

@@ -79,7 +79,7 @@ int inspect(const Common& common, const InspectOptions& options) {
 
   if (common.json) {
     io::Json json;
-    json["family"] = std::string(graph.family->model_type);
+    json["family"] = graph.family->model_type;
     json["layers"] = graph.size.layers;
     json["hidden"] = graph.size.hidden;
     json["heads"] = graph.size.heads;
@@ -120,7 +120,7 @@ int inspect(const Common& common, const InspectOptions& options) {
   for (const std::string& dtype : dtypes) types += (types.empty() ? "" : ", ") + dtype;
   fmt::print("{}\n", options.model);
   fmt::print("  family      {} ({}), {} layers, hidden {}, {} heads ({} kv) of {}, MLP {}, vocabulary {}\n", graph.family->model_type,
-             graph.family->architecture, graph.size.layers, graph.size.hidden, graph.size.heads, graph.size.kv_heads, graph.size.head_dim,
+             model::detail::joined(graph.family->architectures), graph.size.layers, graph.size.hidden, graph.size.heads, graph.size.kv_heads, graph.size.head_dim,
              graph.size.intermediate, graph.size.vocabulary);
   fmt::print("  weights     {} tensors, {} in {} file{}, {}; head {}\n", tensors, human_bytes(static_cast<double>(bytes)), model.checkpoint().shards().size(),
              model.checkpoint().shards().size() == 1 ? "" : "s", types, model.head_is_tied() ? "tied to the embedding" : "stored");

@@ -154,9 +154,9 @@ inline void compare_piece(ComparisonCollector& collector, const TensorProgram& p
       }
     };
     if (planned.action == TensorPlan::Action::neutralise) {
-      const std::span<S> ones = wanted.first_of<S>(static_cast<std::size_t>(piece.rows * piece.cols));
-      std::fill(ones.begin(), ones.end(), round_to<S>(1));
-      compare_rows(std::as_bytes(ones).data(), piece.row, piece.col, piece.rows, piece.cols);
+      const std::span<S> filled = wanted.first_of<S>(static_cast<std::size_t>(piece.rows * piece.cols));
+      std::fill(filled.begin(), filled.end(), round_to<S>(planned.fill));
+      compare_rows(std::as_bytes(filled).data(), piece.row, piece.col, piece.rows, piece.cols);
     } else if (is_exact && program.scales_only()) {
       std::uint64_t non_finite = 0;  // B must have the same
       const std::span<std::byte> scaled = wanted.first(before.size());

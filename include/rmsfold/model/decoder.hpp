@@ -112,7 +112,7 @@ struct ForwardOptions {
 class Decoder {
  public:
   /// @throws RefusedError when the config asks for something the reference forward does not have.
-  explicit Decoder(const Model& model) : model_(model), rotary_(read_rotary(model.config(), model.graph().size.head_dim)) {
+  explicit Decoder(const Model& model) : model_(model), rotary_(rotary_of(model)) {
     const std::string activation = model.config().text_or("hidden_act", "silu");
     if (activation != "silu") {
       rmsfold::detail::raise<RefusedError>("{}: the reference forward has no activation \"{}\" (it has silu)", model.config().file(), activation);
@@ -135,17 +135,24 @@ class Decoder {
         std::erase_if(signals, [&](const auto& entry) { return graph.signals[entry.first].name != residual; });
       }
       Matrix<double> result = evaluate(node, tokens, signals, tables, options);
-      Matrix<double>& target = signals[node.writes];
+      Matrix<double>& target = signals[node.writes.front()];
       if (graph.writes_stream(node) && target.size() > 0) {
         target += result;
       } else {
         target = std::move(result);
       }
     }
-    return std::move(signals.at(graph.nodes.back().writes));
+    return std::move(signals.at(graph.nodes.back().writes.front()));
   }
 
  private:
+  [[nodiscard]] static Rotary rotary_of(const Model& model) {
+    if (!model.graph().family->has_forward) {
+      rmsfold::detail::raise<RefusedError>("{}: there is no reference forward for the {} family", model.config().file(), model.graph().family->model_type);
+    }
+    return read_rotary(model.config(), model.graph().size.head_dim);
+  }
+
   using Tables = std::pair<Matrix<double>, Matrix<double>>;
 
   void check(std::span<const Index> tokens) const {
@@ -172,6 +179,8 @@ class Decoder {
         const Matrix<double>& gate = signals.at(node.reads[0]);
         return (gate.array() / (1 + (-gate.array()).exp()) * signals.at(node.reads[1]).array()).matrix();
       }
+      case Op::activation:
+      case Op::opaque: break;
     }
     rmsfold::detail::raise<InvariantError>("not an operation: {}", static_cast<int>(node.op));
   }

@@ -119,10 +119,15 @@ class Specimen {
     switch (move.factor.kind) {
       case Factor::Kind::gain: {
         const RowVector<double>& gain = plan_.site(move.factor.of).gain;
-        if (down || gain.size() != extent) return false;
-        for (Index i = 0; i < w.rows(); ++i) w.row(i).array() *= gain.array();
+        if (gain.size() != extent) return false;
+        if (down) {
+          w = gain.asDiagonal() * w;
+        } else {
+          w = w * gain.asDiagonal();
+        }
         return true;
       }
+      case Factor::Kind::inverse_gain: return false;
       case Factor::Kind::moves: return act(plan_.basis.stream->as_signed_permutation()->unsigned_part());
       case Factor::Kind::rotation:
         if (move.factor.of == residual) return act(*plan_.basis.stream);
@@ -229,26 +234,31 @@ class Specimen {
                                         double basis_error) {
   using detail::Suspicion;
   const Graph& graph = a.graph();
+  if (a.info(planned.name).shape.size() > 2 || !planned.absorbs.empty()) return {"it is not what the plan makes of it"};
   const detail::Specimen specimen(a, b, plan, planned);
   const auto matches = [&](std::vector<detail::Move> moves) { return specimen.matches({std::move(moves), false, "", Mistake::other}, basis_error); };
-  if (planned.name == a.head_tensor() && b.source_of(planned.name) != planned.name) {
+  if (a.has_head() && planned.name == a.head_tensor() && b.source_of(planned.name) != planned.name) {
     return {"the head is still tied to the embedding, although the two must differ: store it and set the tie flag false"};
   }
   const Suspicion as_it_is{{}, false, "", Mistake::other};
-  if (planned.name == a.head_tensor() && plan.tensors[static_cast<std::size_t>(a.param_index(a.embedding_tensor()))].factors != planned.factors &&
-      detail::Specimen(b, b, plan, {planned.name, b.embedding_tensor(), TensorPlan::Action::copy, {}, ""}).matches(as_it_is, 0)) {
+  TensorPlan untouched;
+  untouched.name = planned.name;
+  untouched.source = b.embedding_tensor();
+  if (a.has_head() && planned.name == a.head_tensor() && plan.tensors[static_cast<std::size_t>(a.param_index(a.embedding_tensor()))].factors != planned.factors &&
+      detail::Specimen(b, b, plan, untouched).matches(as_it_is, 0)) {
     return {"the head is a copy of the embedding: they were transformed as one tensor, as if tied, although the two must differ"};
   }
-  const bool is_site = std::any_of(plan.sites.begin(), plan.sites.end(), [&](const Site& site) { return graph.params[*site.norm->weight].name == planned.name; });
-  if (is_site) {
+  const auto site = std::find_if(plan.sites.begin(), plan.sites.end(), [&](const Site& s) { return graph.params[*s.norm->weight].name == planned.name; });
+  if (site != plan.sites.end()) {
+    const double neutral = site->norm->row->gain == GainConvention::plain ? 1 : 0;
     const Factor moved{Factor::Kind::moves, 0, std::string(residual)};
     const Factor turned{Factor::Kind::rotation, 0, std::string(residual)};
     const bool permuted = plan.basis.stream && plan.basis.stream->as_signed_permutation();
     if (planned.action == TensorPlan::Action::neutralise) {
-      if (matches({})) return {"the norm was not reset to 1: its readers have absorbed the gain, which is now applied twice", Mistake::norm_not_reset};
-      if (permuted && matches({{moved}})) return {"the norm was transported instead of reset to 1: its gain is applied twice", Mistake::norm_not_reset};
+      if (matches({})) return {fmt::format("the norm was not reset to {}: its readers have absorbed the gain, which is now applied twice", planned.fill), Mistake::norm_not_reset};
+      if (permuted && matches({{moved}})) return {"the norm was transported instead of reset: its gain is applied twice", Mistake::norm_not_reset};
     } else {
-      if ((specimen.found().array() == 1.0).all()) return {"the norm was reset to 1, although its gain was folded into no reader"};
+      if ((specimen.found().array() == neutral).all()) return {fmt::format("the norm was reset to {}, although its gain was folded into no reader", neutral)};
       if (plan.basis.stream && matches({})) return {"the gain was not transported by the permutation"};
       if (permuted && matches({{turned}})) return {"the gain was given the permutation's signs: a gain moves without them"};
       if (permuted && matches({{moved, true}})) return {"the gain was moved by the inverse permutation"};
@@ -256,6 +266,7 @@ class Specimen {
     }
     return {"its gain is none that the usual mistakes would leave"};
   }
+  if (planned.action == TensorPlan::Action::neutralise) return {"the norm's bias was not reset to 0, although its readers' biases have taken it in"};
   if (planned.factors.empty()) {
     for (const std::size_t axis : {std::size_t{0}, std::size_t{1}}) {
       const Factor turned{Factor::Kind::rotation, axis, std::string(residual)};

@@ -131,14 +131,22 @@ class BasisFit {
 
 namespace detail {
 
-/// Rows of a writer as vectors of the stream: rows of an embedding, columns of a projection.
-[[nodiscard]] inline Matrix<double> stream_vectors(const Model& model, const Node& node) {
-  const std::string& name = model.graph().params[*node.weight].name;
-  if (node.op == Op::embedding) {
-    const Index rows = (std::min)(model.graph().size.vocabulary, 16 * model.graph().size.hidden);
-    return model.read_rows(name, 0, rows);
+/// The vectors that lie along an axis of a tensor, as rows: a sample of them when there are many.
+[[nodiscard]] inline Matrix<double> axis_vectors(const Model& model, const std::string& param, std::size_t axis) {
+  const Shape& shape = model.info(param).shape;
+  const Index extent = static_cast<Index>(shape[axis]);
+  const Index most = 16 * extent;
+  Index outer = 1, inner = 1;
+  for (std::size_t a = 0; a < shape.size(); ++a) (a < axis ? outer : inner) *= a == axis ? 1 : static_cast<Index>(shape[a]);
+  outer = (std::min)(outer, (std::max)(Index{1}, most / (std::max)(Index{1}, inner)));
+  const RowVector<double> values = model.read_values(param, outer * extent * inner);
+  Matrix<double> vectors(outer * inner, extent);
+  for (Index o = 0; o < outer; ++o) {
+    for (Index k = 0; k < extent; ++k) {
+      for (Index i = 0; i < inner; ++i) vectors(o * inner + i, k) = values[(o * extent + k) * inner + i];
+    }
   }
-  return model.read_matrix(name).transpose();
+  return vectors;
 }
 
 }  // namespace detail
@@ -149,20 +157,27 @@ namespace detail {
 /// rotated on their input side. When one writer is wrong, all together fit no basis: then the embedding alone, and then the others alone, are tried.
 [[nodiscard]] inline BasisEstimate estimate_stream(const Model& a, const Model& b) {
   const Graph& graph = a.graph();
+  const std::vector<Site> sites = find_sites(a);
   const double unit = visit_dtype(b.dtype(b.embedding_tensor()), [](auto s) { return unit_roundoff<decltype(s)>(); });
   BasisFit all(graph.size.hidden, unit), embeddings(graph.size.hidden, unit), others(graph.size.hidden, unit);
   for (const Node& node : graph.nodes) {
-    if (!graph.writes_stream(node) || !node.weight) continue;
+    if (!node.weight || node.op == Op::norm) continue;
+    const Param& weight = graph.params[*node.weight];
+    if (weight.axes[node.out_axis] != residual) continue;
     BasisFit& part = node.op == Op::embedding ? embeddings : others;
     const auto add = [&](const Matrix<double>& x, const Matrix<double>& y) {
       all.add(x, y);
       part.add(x, y);
     };
-    const bool input_may_change = node.op == Op::linear && !graph.params[*node.weight].axes[1].empty();
-    if (!input_may_change) add(detail::stream_vectors(a, node), detail::stream_vectors(b, node));
+    const bool input_may_change = node.op == Op::linear && node.in_axis && !weight.axes[*node.in_axis].empty();
+    const bool is_folded = node.op == Op::linear && std::any_of(sites.begin(), sites.end(), [&](const Site& site) {
+      return std::find(site.readers.begin(), site.readers.end(), &node) != site.readers.end();
+    });
+    if (!input_may_change && !is_folded) add(detail::axis_vectors(a, weight.name, node.out_axis), detail::axis_vectors(b, weight.name, node.out_axis));
     if (node.bias) {
       const std::string& bias = graph.params[*node.bias].name;
-      add(Matrix<double>(a.read_vector(bias)), Matrix<double>(b.read_vector(bias)));
+      const std::size_t axis = graph.params[*node.bias].axes.size() - 1;
+      add(detail::axis_vectors(a, bias, axis), detail::axis_vectors(b, bias, axis));
     }
   }
   const auto found = [](const BasisEstimate& estimate) { return estimate.rotation || estimate.is_identity; };

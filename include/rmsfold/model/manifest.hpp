@@ -37,6 +37,7 @@ struct Manifest {
 [[nodiscard]] inline io::Json to_json(const Step& step, const Basis& basis) {
   io::Json json;
   json["fold"] = step.fold;
+  if (step.keep_final_norm) json["keep_final_norm"] = true;
   json["rotation"] = std::string(name_of(step.rotation));
   if (step.rotation == RotationKind::none) return json;
   json["inverse"] = step.inverse;
@@ -55,6 +56,7 @@ struct Manifest {
   const Config entry(json, (directory / io::Checkpoint::manifest_name).string());
   Step step;
   step.fold = entry.flag_or("fold", false);
+  step.keep_final_norm = entry.flag_or("keep_final_norm", false);
   const std::string kind = entry.text_or("rotation", "none");
   if (!rotation_kind_from_name(kind)) rmsfold::detail::raise<FormatError>("{}: unknown rotation \"{}\"", entry.file(), kind);
   step.rotation = *rotation_kind_from_name(kind);
@@ -121,7 +123,7 @@ struct Manifest {
   io::Json root;
   root["format"] = manifest_format;
   root["rmsfold"] = fmt::format("{}.{}.{}", RMSFOLD_VERSION_MAJOR, RMSFOLD_VERSION_MINOR, RMSFOLD_VERSION_PATCH);
-  root["family"] = std::string(model.graph().family->model_type);
+  root["family"] = model.graph().family->model_type;
   root["steps"] = earlier;
   root["steps"].push_back(to_json(plan.step, plan.basis));
   io::Json::object_t tensors;  // appended to, since looking a key up is linear
@@ -132,8 +134,9 @@ struct Manifest {
     if (tensor.source != tensor.name) entry["source"] = tensor.source;
     entry["result"] = detail::formula(tensor, model.info(tensor.name).shape.size());
     for (const Factor& factor : tensor.factors) {
-      if (factor.kind == Factor::Kind::gain) entry["gain"] = factor.of;
+      if (factor.kind == Factor::Kind::gain || factor.kind == Factor::Kind::inverse_gain) entry["gain"] = factor.of;
     }
+    if (!tensor.absorbs.empty()) entry["bias_of"] = tensor.absorbs;
     if (!tensor.why.empty()) entry["why"] = tensor.why;
     tensors.emplace_back(tensor.name, std::move(entry));
   }

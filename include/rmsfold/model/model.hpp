@@ -26,6 +26,7 @@ struct OpenOptions {
   HeadChoice head = HeadChoice::undecided;  ///< `--head`
   bool trust_config = false;                ///< `--trust-config`: accept a config that names custom code
   bool ignore_index = false;                ///< `--ignore-index`: take the shards' own headers
+  bool drop_mtp = false;                    ///< `--drop-mtp`: leave out blocks that draft further tokens
 };
 
 /// A checkpoint directory whose every tensor is accounted for.
@@ -36,7 +37,7 @@ class Model {
   explicit Model(const std::filesystem::path& directory, const OpenOptions& options = {})
       : checkpoint_(directory, options.ignore_index ? io::Checkpoint::Source::headers : io::Checkpoint::Source::index),
         config_(checkpoint_.config(), (directory / "config.json").string()),
-        graph_(build_graph(config_)) {
+        graph_(build_graph(config_, [this](const std::string& name) { return shape_of(name); }, {options.drop_mtp})) {
     if (config_.has("auto_map") && !options.trust_config) {
       rmsfold::detail::raise<RefusedError>(
           "{}: \"auto_map\" says that the model runs its own code, which may differ from the {} family; --trust-config takes it for that family",
@@ -54,15 +55,39 @@ class Model {
   [[nodiscard]] const Graph& graph() const noexcept { return graph_; }
 
   /// Weight tensor of the head.
-  [[nodiscard]] std::string head_tensor() const { return std::string(graph_.family->skeleton->tie.head) + ".weight"; }
+  [[nodiscard]] std::string head_tensor() const { return graph_.naming.head + ".weight"; }
   /// Weight tensor of the embedding.
-  [[nodiscard]] std::string embedding_tensor() const { return std::string(graph_.family->skeleton->tie.embedding) + ".weight"; }
+  [[nodiscard]] std::string embedding_tensor() const { return graph_.embedding + ".weight"; }
+  /// Whether there is a head that could be tied to the embedding.
+  [[nodiscard]] bool has_head() const noexcept { return graph_.family->tie.has_head; }
+  /// Whether a stored tensor is left out of what is made of the model.
+  [[nodiscard]] bool is_dropped(const std::string& tensor) const { return dropped_.contains(tensor); }
   /// Whether head and embedding are one.
   [[nodiscard]] bool head_is_tied() const noexcept { return head_is_tied_; }
   /// Whether the head's tensor is in the files (a tied one may be there as a copy).
   [[nodiscard]] bool head_is_stored() const noexcept { return head_is_stored_; }
   /// Whether a stored head is not used: `--head tied` beside a different tensor.
   [[nodiscard]] bool stored_head_is_stale() const noexcept { return stored_head_is_stale_; }
+
+  /// Writes the tie into a copy of config.json: every flag that says something about it, or else the first.
+  void set_tie(io::Json& config, bool tied) const {
+    const Family& family = *graph_.family;
+    const bool in_section = !family.section.empty();
+    for (const std::string& flag : family.tie.flags) {
+      if (in_section && config.at(family.section).contains(flag)) config[family.section][flag] = tied;
+      if (config.contains(flag)) config[flag] = tied;
+    }
+    const std::string& first = family.tie.flags.front();
+    config[first] = tied;
+    if (in_section) config[family.section][first] = tied;
+  }
+
+  /// Writes into a copy of config.json that there are no blocks that draft further tokens.
+  void set_mtp_dropped(io::Json& config) const {
+    for (const std::string& key : mtp_count_keys(*graph_.family)) {
+      if (config.contains(key)) config[key] = 0;
+    }
+  }
 
   /// The stored tensor that holds a param's values: itself, but the embedding for a tied head.
   [[nodiscard]] std::string source_of(const std::string& param) const {
@@ -80,11 +105,30 @@ class Model {
   /// Element type of the stored tensor behind a param.
   [[nodiscard]] Dtype dtype(const std::string& param) const { return *dtype_from_name(info(param).dtype); }
 
-  /// Values of a vector. @throws IoError.
+  /// The gain of a norm, as its runtime forms it from the stored weight. @throws IoError. @pre the norm has a weight
+  [[nodiscard]] RowVector<double> read_gain(const Node& norm) const {
+    const std::string& name = graph_.params[*norm.weight].name;
+    const RowVector<double> stored = read_vector(name);
+    return visit_dtype(dtype(name), [&](auto scalar) {
+      using S = decltype(scalar);
+      return RowVector<double>(gain_of<S>(rounded<S>(stored), norm.row->gain).template cast<double>());
+    });
+  }
+
+  /// Values of a vector, or of all entries of a tensor. @throws IoError.
   [[nodiscard]] RowVector<double> read_vector(const std::string& param) const {
     const std::vector<std::byte> bytes = checkpoint_.read(source_of(param));
     RowVector<double> values(static_cast<Index>(bytes.size() / size_of(dtype(param))));
     load_as_double(dtype(param), bytes, {values.data(), static_cast<std::size_t>(values.size())});
+    return values;
+  }
+
+  /// The first values of a tensor, in the order of storage. @throws IoError.
+  [[nodiscard]] RowVector<double> read_values(const std::string& param, Index count) const {
+    std::vector<std::byte> bytes(static_cast<std::size_t>(count) * size_of(dtype(param)));
+    checkpoint_.read(source_of(param), 0, bytes);
+    RowVector<double> values(count);
+    load_as_double(dtype(param), bytes, {values.data(), static_cast<std::size_t>(count)});
     return values;
   }
 
@@ -114,10 +158,11 @@ class Model {
 
  private:
   void decide_head(HeadChoice choice) {
+    if (!has_head()) return;
     head_is_stored_ = checkpoint_.find(head_tensor()) != nullptr;
     head_is_tied_ = choice == HeadChoice::tied || (choice == HeadChoice::undecided && graph_.tied);
     const bool copies_embedding = head_is_tied_ && head_is_stored_ && checkpoint_.find(embedding_tensor()) && equal_bytes(head_tensor(), embedding_tensor());
-    const std::string_view flag = graph_.family->skeleton->tie.flag;
+    const std::string& flag = graph_.family->tie.flags.front();
     if (choice == HeadChoice::stored && !head_is_stored_) {
       rmsfold::detail::raise<FormatError>("{}: --head stored, but there is no tensor {}", checkpoint_.directory().string(), head_tensor());
     }
@@ -132,7 +177,7 @@ class Model {
     }
     stored_head_is_stale_ = head_is_tied_ && head_is_stored_ && !copies_embedding;
     if (stored_head_is_stale_) notes_.push_back(head_tensor() + " is not used and will be dropped, as --head tied says");
-    if (head_is_tied_ != graph_.tied) notes_.push_back("\"" + std::string(flag) + "\" will be corrected, as --head says");
+    if (head_is_tied_ != graph_.tied) notes_.push_back("\"" + flag + "\" will be corrected, as --head says");
   }
 
   [[nodiscard]] bool equal_bytes(const std::string& a, const std::string& b) const {
@@ -153,33 +198,43 @@ class Model {
 
   void match_tensors() {
     for (std::size_t i = 0; i < graph_.params.size(); ++i) param_index_.emplace(graph_.params[i].name, static_cast<Index>(i));
-    std::unordered_set<std::string> left_alone;
-    for (const std::string_view pattern : graph_.family->skeleton->leave_alone) {
-      const Index count = detail::is_layered(pattern) ? graph_.size.layers : 1;
-      for (Index layer = 0; layer < count; ++layer) left_alone.insert(detail::at_layer(pattern, layer));
-    }
+    dropped_.insert(graph_.dropped.begin(), graph_.dropped.end());
+    std::vector<std::string> left_alone;
+    for (const std::string& pattern : graph_.family->leave_alone) left_alone.push_back(graph_.spelled(pattern));
     for (const std::string& name : checkpoint_.tensor_names()) {
-      if (param_index_.contains(name) || left_alone.contains(name)) continue;
+      if (param_index_.contains(name) || dropped_.contains(name)) continue;
+      if (std::any_of(left_alone.begin(), left_alone.end(), [&](const std::string& pattern) { return detail::matches(pattern, name); })) continue;
       rmsfold::detail::raise<RefusedError>(
           "{}: tensor {} is not one a {} model with this config has; it might read or write the residual stream, so nothing was changed "
           "(a bias that config.json does not announce, another head, an adapter?)",
           file_of(name), io::printable(name), graph_.family->model_type);
     }
-    for (const Param& param : graph_.params) {
+    for (Param& param : graph_.params) {
       const io::TensorPlace* place = checkpoint_.find(source_of(param.name));
       if (place == nullptr) {
         rmsfold::detail::raise<FormatError>("{}: tensor {} is missing: a {} model with this config.json has it (shape {})", checkpoint_.directory().string(),
                                             param.name, graph_.family->model_type, to_string(param.shape));
       }
-      if (place->info->shape != param.shape) {
+      if (!fits(place->info->shape, param.shape)) {
         rmsfold::detail::raise<FormatError>("{}: tensor {} has shape {}, but config.json demands {}", file_of(param.name), param.name,
                                             to_string(place->info->shape), to_string(param.shape));
       }
+      param.shape = place->info->shape;
       if (!dtype_from_name(place->info->dtype)) {
         rmsfold::detail::raise<RefusedError>("{}: tensor {} is stored as {}; only F64, F32, F16 and BF16 can be computed with: de-quantise the model first",
                                              file_of(param.name), param.name, place->info->dtype);
       }
     }
+  }
+
+  /// Whether a stored shape is the demanded one, where that demands anything.
+  [[nodiscard]] static bool fits(const Shape& stored, const Shape& demanded) {
+    return std::equal(stored.begin(), stored.end(), demanded.begin(), demanded.end(), [](std::uint64_t is, std::uint64_t must) { return must == 0 || is == must; });
+  }
+
+  [[nodiscard]] const Shape* shape_of(const std::string& tensor) const {
+    const io::TensorPlace* place = checkpoint_.find(tensor);
+    return place == nullptr ? nullptr : &place->info->shape;
   }
 
   [[nodiscard]] std::string file_of(const std::string& tensor) const {
@@ -194,6 +249,7 @@ class Model {
   bool head_is_stored_ = false;
   bool stored_head_is_stale_ = false;
   std::unordered_map<std::string, Index> param_index_;
+  std::unordered_set<std::string> dropped_;
   std::vector<std::string> notes_;
 };
 

@@ -19,6 +19,7 @@ struct Factor {
   /// What it is.
   enum class Kind {
     gain,      ///< \f$\mathrm{diag}(g)\f$ of a norm
+    inverse_gain,  ///< \f$\mathrm{diag}(g)^{-1}\f$, for the bias of a norm that keeps it
     rotation,  ///< the basis of a space
     moves      ///< \f$|P|\f$, the basis without its signs: how a gain is transported
   };
@@ -34,7 +35,9 @@ struct TensorPlan {
   enum class Action { copy, transform, neutralise };
   std::string name;              ///< in the output
   std::string source;            ///< stored tensor it is made from
-  Action action = Action::copy;  ///< copied byte for byte, multiplied by `factors`, or filled with the neutral gain 1
+  Action action = Action::copy;  ///< copied byte for byte, multiplied by `factors`, or filled with one number
+  double fill = 1;               ///< what a neutralised tensor is filled with: what the family stores for a gain of 1, or 0 for a bias
+  std::string absorbs;           ///< norm whose bias b it takes in, before the factors: \f$b_W + Wb\f$, with W the weight beside it; empty: none
   std::vector<Factor> factors;   ///< along one axis: in this order
   std::string why;               ///< its role, in words
 };
@@ -60,6 +63,8 @@ struct Plan {
     }
     rmsfold::detail::raise<InvariantError>("the plan has no norm {}", norm);
   }
+  /// Whether a tensor changes.
+  [[nodiscard]] bool changes(std::size_t param) const { return tensors[param].action != TensorPlan::Action::copy; }
 };
 
 namespace detail {
@@ -67,33 +72,45 @@ namespace detail {
 /// "W·diag(g)·Q", "Qᵀ·W", …
 [[nodiscard]] inline std::string formula(const TensorPlan& tensor, std::size_t rank) {
   if (tensor.action == TensorPlan::Action::copy) return "unchanged";
-  if (tensor.action == TensorPlan::Action::neutralise) return "1";
+  if (tensor.action == TensorPlan::Action::neutralise) return fmt::format("{}", tensor.fill);
   std::string left, right;
+  bool is_gain = false;
   for (const Factor& factor : tensor.factors) {
-    const bool is_stream = factor.of == residual;
-    const std::string symbol = factor.kind == Factor::Kind::gain ? "diag(g)" : factor.kind == Factor::Kind::moves ? "|Q|" : is_stream ? "Q" : "R";
-    if (rank == 2 && factor.axis == 0) {
-      left = symbol + "ᵀ·" + left;
-    } else {
-      right += "·" + symbol;
+    const bool is_last = factor.axis + 1 == rank;
+    switch (factor.kind) {
+      case Factor::Kind::gain: is_last ? right += "·diag(g)" : left = "diag(g)·" + left; break;
+      case Factor::Kind::inverse_gain: right += "·diag(g)⁻¹"; break;
+      case Factor::Kind::moves:
+        right += "·|Q|";
+        is_gain = true;
+        break;
+      case Factor::Kind::rotation: {
+        const std::string symbol = factor.of == residual ? "Q" : "R";
+        is_last ? right += "·" + symbol : left = symbol + "ᵀ·" + left;
+        break;
+      }
     }
   }
-  return left + (rank == 2 ? "W" : tensor.factors.front().kind == Factor::Kind::moves ? "g" : "b") + right;
+  const std::string bias = tensor.absorbs.empty() ? "b" : right.empty() ? "b + W·β" : "(b + W·β)";
+  return left + (rank >= 2 ? "W" : is_gain ? "g" : bias) + right;
 }
 
 /// Makes a plan tensor by tensor.
 class Planner {
  public:
-  Planner(const Model& model, Step step, Basis basis) : model_(model), graph_(model.graph()) {
+  /// @param forced  make the plan even where it changes the function: for tests that a refusal is no superstition.
+  Planner(const Model& model, Step step, Basis basis, bool forced = false) : model_(model), graph_(model.graph()), forced_(forced) {
     plan_.step = std::move(step);
     plan_.basis = std::move(basis);
     plan_.sites = find_sites(model);
-    for (std::size_t s = 0; s < plan_.sites.size(); ++s) site_of_signal_.emplace(plan_.sites[s].norm->writes, s);
+    for (std::size_t s = 0; s < plan_.sites.size(); ++s) site_of_signal_.emplace(plan_.sites[s].norm->writes.front(), s);
   }
 
   [[nodiscard]] Plan run() {
     plan_.notes = plan_.basis.notes;
     decide_folds();
+    if (!forced_) check_rotation();
+    if (!forced_) check_heads();
     plan_.tensors.resize(graph_.params.size());
     for (const Node& node : graph_.nodes) {
       if (node.weight) plan_.tensors[*node.weight] = plan_weight(node);
@@ -110,23 +127,63 @@ class Planner {
     folded_.resize(plan_.sites.size(), false);
     std::size_t neutral = 0;
     for (std::size_t s = 0; s < plan_.sites.size(); ++s) {
-      const Site& site = plan_.sites[s];
+      Site& site = plan_.sites[s];
+      if (plan_.step.keep_final_norm && graph_.signals[site.norm->writes.front()].name == "final") {
+        site.why_not_foldable = "--keep-final-norm preserves what it writes";
+      }
       if (!site.is_foldable() && plan_.step.fold) {
         plan_.notes.push_back(fmt::format("{} keeps its gain: {}", site.norm->module, site.why_not_foldable));
       }
       folded_[s] = plan_.step.fold && site.is_foldable() && !site.is_neutral();
       if (site.is_neutral()) ++neutral;
-      if (is_dense() && !folded_[s] && !site.is_constant()) {
-        rmsfold::detail::raise<RefusedError>(
-            "{}: {} carries a gain (|g| from {:.3g} to {:.3g}) that does not commute with a dense rotation{}; fold it first (leave out --no-fold), or use "
-            "--rotation signed-permutation, which is exact",
-            model_.checkpoint().directory().string(), site.norm->module, site.magnitudes().first, site.magnitudes().second,
-            site.is_foldable() ? "" : " and cannot be folded: " + site.why_not_foldable);
-      }
     }
     if (plan_.step.fold && plan_.step.rotation == RotationKind::none && neutral == plan_.sites.size()) {
       plan_.notes.push_back("every gain is already 1: there is nothing to fold");
     }
+  }
+
+  /// Refuses a rotation that some node of the stream does not let pass.
+  void check_rotation() const {
+    if (!plan_.basis.stream) return;
+    const std::string directory = model_.checkpoint().directory().string();
+    if (plan_.step.keep_final_norm) {
+      rmsfold::detail::raise<RefusedError>("{}: --keep-final-norm leaves the last hidden state what it is, and a change of basis of the residual stream would turn it: only "
+                                           "fold can be done with it", directory);
+    }
+    const Gauge wanted = gauge_of(*plan_.basis.stream);
+    for (std::size_t s = 0; s < plan_.sites.size(); ++s) {
+      const Site& site = plan_.sites[s];
+      if (site.space != residual || site.is_constant() || folded_[s] || contains(gauge_of(site.norm->row->norm, true), wanted)) continue;
+      const std::string_view what = is_dense() ? "a dense rotation" : "signs";
+      rmsfold::detail::raise<RefusedError>("{}: {} carries a gain (|g| from {:.3g} to {:.3g}) that does not commute with {}{}; {}{}", directory, site.norm->module,
+                                           site.magnitudes().first, site.magnitudes().second, what,
+                                           site.is_foldable() ? "" : " and cannot be folded: " + site.why_not_foldable,
+                                           site.is_foldable() ? "fold it first (leave out --no-fold), or " : "", alternative());
+    }
+    const Verdict verdict = judge(graph_, plan_.sites);
+    for (const Restriction& restriction : verdict.restrictions) {
+      if (contains(restriction.after_folding, wanted)) continue;
+      rmsfold::detail::raise<RefusedError>("{}: {} {}, so of changes of basis it allows {} only, and this is none; {}", directory, restriction.node, restriction.why,
+                                           rmsfold::name_of(restriction.after_folding), alternative());
+    }
+  }
+
+  /// What can be done instead.
+  [[nodiscard]] std::string alternative() const {
+    const Verdict verdict = judge(graph_, plan_.sites);
+    const std::string moved = contains(verdict.as_stored, Gauge::signed_permutation) ? "use --rotation signed-permutation, which is exact"
+                              : contains(verdict.as_stored, Gauge::permutation)     ? "use --rotation permutation, which is exact"
+                                                                                    : "no change of basis leaves this model the same function";
+    if (contains(verdict.after_folding, Gauge::fixes_ones) && !contains(verdict.after_folding, Gauge::orthogonal)) {
+      return moved + ", or --rotation hadamard or orthogonal, which take a rotation that fixes the ones vector by themselves";
+    }
+    return moved;
+  }
+
+  void check_heads() const {
+    if (plan_.basis.heads.empty() && !plan_.step.heads) return;
+    const std::string why = why_no_heads(graph_);
+    if (!why.empty()) rmsfold::detail::raise<RefusedError>("{}: --heads: {}; leave it out", model_.checkpoint().directory().string(), why);
   }
 
   /// Appends the factor for an axis that lives in a space whose basis changes.
@@ -143,44 +200,63 @@ class Planner {
     return tensor;
   }
 
+  static void finish(TensorPlan& tensor) {
+    if (tensor.action == TensorPlan::Action::copy && (!tensor.factors.empty() || !tensor.absorbs.empty())) tensor.action = TensorPlan::Action::transform;
+  }
+
+  /// The folded site that a linear reads, if any.
+  [[nodiscard]] const Site* folded_site_of(const Node& node) const {
+    if (node.op != Op::linear || node.reads.size() != 1) return nullptr;
+    const auto site = site_of_signal_.find(node.reads.front());
+    return site != site_of_signal_.end() && folded_[site->second] ? &plan_.sites[site->second] : nullptr;
+  }
+
+  [[nodiscard]] std::string what_it_writes(const Node& node) const {
+    return graph_.writes_stream(node) ? "the stream" : graph_.signals[node.writes.front()].name;
+  }
+
   [[nodiscard]] TensorPlan plan_weight(const Node& node) const {
     const Param& param = graph_.params[*node.weight];
     TensorPlan tensor = start(param);
     if (node.op == Op::norm) return plan_gain(node, std::move(tensor));
-    std::string roles;
-    const auto site = site_of_signal_.find(node.reads.front());
-    if (node.op == Op::linear && site != site_of_signal_.end()) {
-      const std::string& norm = plan_.sites[site->second].norm->module;
-      if (folded_[site->second]) tensor.factors.push_back({Factor::Kind::gain, 1, norm});
-      roles = "reads the stream through " + norm;
-    } else if (node.op == Op::linear) {
-      roles = "reads " + graph_.signals[node.reads.front()].name;
+    if (const Site* site = folded_site_of(node)) tensor.factors.push_back({Factor::Kind::gain, *node.in_axis, site->norm->module});
+    if (node.op == Op::linear) {
+      const auto site = site_of_signal_.find(node.reads.front());
+      tensor.why = site == site_of_signal_.end() ? "reads " + graph_.signals[node.reads.front()].name + ", "
+                                                 : "reads " + std::string(plan_.sites[site->second].space == residual ? "the stream through " : "") +
+                                                       plan_.sites[site->second].norm->module + ", ";
     }
+    tensor.why += "writes " + what_it_writes(node);
     for (std::size_t axis = param.axes.size(); axis-- > 0;) add_rotation(tensor, axis, param.axes[axis]);
-    roles += (roles.empty() ? "" : ", ") + ("writes " + (graph_.writes_stream(node) ? std::string("the stream") : graph_.signals[node.writes].name));
-    tensor.why = roles;
-    if (!tensor.factors.empty()) tensor.action = TensorPlan::Action::transform;
+    finish(tensor);
     return tensor;
   }
 
   [[nodiscard]] TensorPlan plan_bias(const Node& node) const {
     const Param& param = graph_.params[*node.bias];
     TensorPlan tensor = start(param);
-    add_rotation(tensor, 0, param.axes[0]);
-    tensor.why = "bias of what writes " + (graph_.writes_stream(node) ? std::string("the stream") : graph_.signals[node.writes].name);
-    if (!tensor.factors.empty()) tensor.action = TensorPlan::Action::transform;
+    if (node.op == Op::norm) return plan_norm_bias(node, std::move(tensor));
+    if (const Site* site = folded_site_of(node); site != nullptr && site->moves_bias) tensor.absorbs = site->norm->module;
+    for (std::size_t axis = param.axes.size(); axis-- > 0;) add_rotation(tensor, axis, param.axes[axis]);
+    tensor.why = "bias of what writes " + what_it_writes(node);
+    finish(tensor);
     return tensor;
   }
 
+  [[nodiscard]] bool moves_space(const Site& site) const { return site.space == residual && plan_.basis.stream.has_value(); }
+
   [[nodiscard]] TensorPlan plan_gain(const Node& node, TensorPlan tensor) const {
-    const auto site = site_of_signal_.find(node.writes);
-    if (site == site_of_signal_.end()) {
+    const auto site = site_of_signal_.find(node.writes.front());
+    if (site == site_of_signal_.end() || plan_.sites[site->second].norm != &node) {
       tensor.why = "norm inside a head, which does not see the stream";
-    } else if (folded_[site->second]) {
+      return tensor;
+    }
+    const Site& here = plan_.sites[site->second];
+    if (folded_[site->second]) {
       tensor.action = TensorPlan::Action::neutralise;
-      const std::size_t readers = plan_.sites[site->second].readers.size();
-      tensor.why = fmt::format("its gain moved into {} reader{}", readers, readers == 1 ? "" : "s");
-    } else if (plan_.basis.stream && !is_dense()) {
+      tensor.fill = node.row->gain == GainConvention::plain ? 1 : 0;
+      tensor.why = fmt::format("its gain moved into {} reader{}", here.readers.size(), here.readers.size() == 1 ? "" : "s");
+    } else if (moves_space(here) && !is_dense()) {
       tensor.action = TensorPlan::Action::transform;
       tensor.factors.push_back({Factor::Kind::moves, 0, std::string(residual)});
       tensor.why = "gain, transported by the permutation";
@@ -190,7 +266,28 @@ class Planner {
     return tensor;
   }
 
+  [[nodiscard]] TensorPlan plan_norm_bias(const Node& node, TensorPlan tensor) const {
+    const auto site = site_of_signal_.find(node.writes.front());
+    tensor.why = "bias of a norm";
+    if (site == site_of_signal_.end() || plan_.sites[site->second].norm != &node) return tensor;
+    const Site& here = plan_.sites[site->second];
+    if (folded_[site->second] && here.moves_bias) {
+      tensor.action = TensorPlan::Action::neutralise;
+      tensor.fill = 0;
+      tensor.why = fmt::format("moved into the bias{} of {} reader{}", here.readers.size() == 1 ? "" : "es", here.readers.size(), here.readers.size() == 1 ? "" : "s");
+      return tensor;
+    }
+    if (folded_[site->second]) {
+      tensor.factors.push_back({Factor::Kind::inverse_gain, 0, node.module});
+      tensor.why += ", divided by the gain that was folded, since not all readers have a bias";
+    }
+    add_rotation(tensor, 0, here.space);
+    finish(tensor);
+    return tensor;
+  }
+
   void decide_head() {
+    if (!model_.has_head()) return;
     const std::size_t head = static_cast<std::size_t>(model_.param_index(model_.head_tensor()));
     const std::size_t embedding = static_cast<std::size_t>(model_.param_index(model_.embedding_tensor()));
     const bool stays_tied = model_.head_is_tied() && plan_.tensors[head].factors == plan_.tensors[embedding].factors;
@@ -204,6 +301,7 @@ class Planner {
 
   const Model& model_;
   const Graph& graph_;
+  bool forced_ = false;
   Plan plan_;
   std::unordered_map<std::size_t, std::size_t> site_of_signal_;
   std::vector<bool> folded_;
@@ -219,18 +317,17 @@ class PlanChecker {
       const TensorPlan& tensor = plan_.tensors.at(i);
       if (tensor.name != graph_.params[i].name) fail(graph_.params[i].name, "is not planned");
       if (tensor.source != model_.source_of(tensor.name)) fail(tensor.name, "is made from another tensor");
-      if ((tensor.action == TensorPlan::Action::transform) == tensor.factors.empty()) fail(tensor.name, "has factors that its action does not apply, or none");
-      if (tensor.action == TensorPlan::Action::neutralise && graph_.params[i].axes != std::vector<std::string>{std::string(residual)}) {
-        fail(tensor.name, "is neutralised, but no gain of the stream");
-      }
+      if ((tensor.action == TensorPlan::Action::transform) == (tensor.factors.empty() && tensor.absorbs.empty())) fail(tensor.name, "has factors that its action does not apply, or none");
     }
     for (const Node& node : graph_.nodes) visit(node);
     for (const Site& site : plan_.sites) {
       const bool is_neutralised = plan_.tensors[*site.norm->weight].action == TensorPlan::Action::neutralise;
       if (is_neutralised && site.readers.empty()) fail(site.norm->module, "is neutralised, but nothing absorbs its gain");
     }
-    const Signal& last = graph_.signals[graph_.nodes.back().writes];
-    if (!words_[graph_.nodes.back().writes]->empty()) fail(last.name, "ends in another basis");
+    for (const std::size_t written : graph_.nodes.back().writes) {
+      if (!words_[written]->empty()) fail(graph_.signals[written].name, "ends in another basis");
+    }
+    if (!model_.has_head()) return;
     const std::size_t head = static_cast<std::size_t>(model_.param_index(model_.head_tensor()));
     const std::size_t embedding = static_cast<std::size_t>(model_.param_index(model_.embedding_tensor()));
     if (!plan_.output_is_tied && !plan_.head_is_written) fail(model_.head_tensor(), "is neither written nor tied");
@@ -250,6 +347,7 @@ class PlanChecker {
     for (const Factor& factor : plan_.tensors[param].factors) {
       if (factor.axis != axis) continue;
       if (factor.kind == Factor::Kind::moves) fail(plan_.tensors[param].name, "is moved without signs");
+      if (factor.kind == Factor::Kind::inverse_gain) fail(plan_.tensors[param].name, "is divided by a gain");
       word.push_back((factor.kind == Factor::Kind::gain ? "diag(g) of " : "basis of ") + factor.of);
     }
     return word;
@@ -260,55 +358,95 @@ class PlanChecker {
     return *words_[signal];
   }
 
-  void write(const Node& node, Word word) {
-    std::optional<Word>& known = words_[node.writes];
-    if (graph_.writes_stream(node) && known && *known != word) fail(node.module, "writes the stream in another basis than the writers before it");
-    known = std::move(word);
+  void write(const Node& node, const Word& word) {
+    for (const std::size_t written : node.writes) write(node, written, word);
+  }
+  void write(const Node& node, std::size_t signal, const Word& word) {
+    std::optional<Word>& known = words_[signal];
+    if (graph_.signals[signal].is_stream && known && *known != word) fail(node.module, "writes the stream in another basis than the writers before it");
+    known = word;
   }
 
   void visit(const Node& node) {
-    const std::size_t in = node.reads.front();
     switch (node.op) {
       case Op::embedding:
-        if (!word_along(*node.weight, 0).empty()) fail(node.module, "is changed along the vocabulary");
-        write(node, word_along(*node.weight, 1));
+        for (std::size_t axis = 0; axis < node.out_axis; ++axis) {
+          if (!word_along(*node.weight, axis).empty()) fail(node.module, "is changed along another axis than its vectors");
+        }
+        write(node, word_along(*node.weight, node.out_axis));
         return;
-      case Op::linear: {
-        // z' = z·Γ⁻¹·Q needs W' = W·Γ·Q: inverse and transpose turn 1/g into g and leave Q.
-        if (word_along(*node.weight, 1) != word_of(in)) fail(node.module, "does not undo what was done to " + graph_.signals[in].name);
-        const Word out = word_along(*node.weight, 0);
-        if (node.bias && word_along(*node.bias, 0) != out) fail(node.module, "has a bias in another basis than its weight");
-        write(node, out);
-        return;
-      }
-      case Op::norm: visit_norm(node, word_of(in)); return;
+      case Op::linear: visit_linear(node); return;
+      case Op::norm: visit_norm(node, word_of(node.reads.front())); return;
       case Op::attention:
         if (!word_of(node.reads[0]).empty() || !word_of(node.reads[1]).empty()) fail(node.module, "has its queries or keys in another basis");
         write(node, word_of(node.reads[2]));
         return;
       case Op::gated_activation:
+      case Op::activation:
+      case Op::opaque:
         for (const std::size_t read : node.reads) {
-          if (!word_of(read).empty()) fail(node.module, "is pointwise and reads another basis");
+          if (!word_of(read).empty()) fail(node.module, "lets no basis pass and reads another one");
         }
         write(node, {});
         return;
     }
   }
 
+  void visit_linear(const Node& node) {
+    // z' = z·Γ⁻¹·Q needs W' = W·Γ·Q: inverse and transpose turn 1/g into g and leave Q.
+    if (node.in_axis) {
+      for (const std::size_t in : node.reads) {
+        if (word_along(*node.weight, *node.in_axis) != word_of(in)) fail(node.module, "does not undo what was done to " + graph_.signals[in].name);
+      }
+    }
+    const Word out = word_along(*node.weight, node.out_axis);
+    if (node.bias && word_along(*node.bias, graph_.params[*node.bias].axes.size() - 1) != out) fail(node.module, "has a bias in another basis than its weight");
+    for (const std::size_t written : node.writes) {
+      const bool is_a_part = node.writes.size() > 1 && graph_.signals[written].space.empty();  // queries and keys beside values
+      write(node, written, is_a_part ? Word{} : out);
+    }
+    if (node.writes.size() > 1 && !out.empty() && node.row->fused == Fused::no) fail(node.module, "writes several signals in another basis");
+  }
+
   void visit_norm(const Node& node, Word word) {
+    if (!node.weight) return write(node, word);
     const TensorPlan& tensor = plan_.tensors[*node.weight];
-    const bool is_site = graph_.params[*node.weight].axes[0] == residual;
-    if (!is_site && (!word.empty() || tensor.action != TensorPlan::Action::copy)) fail(node.module, "is not in the stream and must stay");
+    const auto site = std::find_if(plan_.sites.begin(), plan_.sites.end(), [&](const Site& s) { return s.norm == &node; });
+    if (site == plan_.sites.end()) {
+      if (!word.empty() || tensor.action != TensorPlan::Action::copy) fail(node.module, "is not in the stream and must stay");
+      return write(node, word);
+    }
+    const Word basis = word;
     if (tensor.action == TensorPlan::Action::neutralise) {
+      if (tensor.fill != (node.row->gain == GainConvention::plain ? 1 : 0)) fail(node.module, "is filled with something else than the neutral gain");
       word.insert(word.begin(), "diag(g) of " + node.module);
-    } else if (is_site && !word.empty()) {
+    } else if (!word.empty()) {
       const bool is_permuted = plan_.basis.stream && plan_.basis.stream->as_signed_permutation();
       const bool is_transported = tensor.factors == std::vector<Factor>{{Factor::Kind::moves, 0, std::string(residual)}};
-      if (!(is_permuted && is_transported) && !plan_.site(node.module).is_constant()) fail(node.module, "keeps a gain that does not commute with the new basis");
+      if (!(is_permuted && is_transported) && !site->is_constant()) fail(node.module, "keeps a gain that does not commute with the new basis");
     } else if (tensor.action != TensorPlan::Action::copy) {
       fail(node.module, "is changed although the stream is not");
     }
-    write(node, std::move(word));
+    if (node.bias) visit_norm_bias(node, *site, tensor.action == TensorPlan::Action::neutralise, basis);
+    write(node, word);
+  }
+
+  void visit_norm_bias(const Node& node, const Site& site, bool is_folded, const Word& basis) const {
+    const TensorPlan& bias = plan_.tensors[*node.bias];
+    const bool is_moved = is_folded && bias.action == TensorPlan::Action::neutralise;
+    if (bias.action == TensorPlan::Action::neutralise && (!is_folded || bias.fill != 0)) fail(node.module, "loses its bias");
+    for (const Node* reader : site.readers) {
+      const bool absorbs = reader->bias && plan_.tensors[*reader->bias].absorbs == node.module;
+      if (absorbs != is_moved) fail(reader->module, is_moved ? "does not take in the bias of " + node.module : "takes in a bias that stays in " + node.module);
+    }
+    if (is_moved) return;
+    std::size_t turns = 0, divisions = 0;
+    for (const Factor& factor : bias.factors) {
+      turns += factor.kind == Factor::Kind::rotation ? 1u : 0u;
+      divisions += factor.kind == Factor::Kind::inverse_gain ? 1u : 0u;
+    }
+    if (divisions != (is_folded ? 1u : 0u)) fail(node.module, "keeps a bias that is not divided by the folded gain, once");
+    if (turns != basis.size()) fail(node.module, "keeps a bias in another basis than what it normalises");
   }
 
   const Model& model_;
@@ -336,7 +474,7 @@ inline void check_plan(const Model& model, const Plan& plan) { detail::PlanCheck
   if (step.rotation == RotationKind::none && step.heads) {
     rmsfold::detail::raise<RefusedError>("--heads rotates values by the kind of the stream's rotation: give --rotation as well");
   }
-  return make_plan(model, step, make_basis(step, model.graph().size));
+  return make_plan(model, step, make_basis(step, model.graph()));
 }
 
 }  // namespace rmsfold::model

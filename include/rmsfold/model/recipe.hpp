@@ -117,7 +117,7 @@ struct Row {
   bool has_weight = true;          ///< norm: whether it has a weight
   std::string weight = ".weight";  ///< suffix of the weight's tensor
   std::string bias_name = ".bias"; ///< suffix of the bias's tensor
-  bool mtp = false;                ///< whether it belongs to a block that predicts further tokens, which may be dropped
+  bool mtp = false;                ///< whether it belongs to a block that drafts further tokens, which `--drop-mtp` leaves out
 };
 
 /// Rows in the order of computation.
@@ -178,6 +178,7 @@ struct Family {
   std::vector<Requirement> requirements = {};    ///< what is refused
   std::vector<std::string> leave_alone = {};     ///< tensors that are copied whatever happens; a `*` at the end stands for anything
   std::optional<double> eps = std::nullopt;      ///< where config.json does not say it
+  Presence one_kv_head = never();           ///< when all query heads share one key and value head, whatever the count in config.json
   std::string section = {};                 ///< section of config.json that describes the decoder; empty: the whole
   bool has_forward = false;                 ///< whether the reference forward pass computes what the stock class does
 };

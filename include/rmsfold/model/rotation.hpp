@@ -3,6 +3,7 @@
 /// @file
 /// Rotations chosen at run time: what a user asked for, and the matrices that come of it.
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
 #include <map>
@@ -15,8 +16,10 @@
 
 #include <rmsfold/group/block_diagonal.hpp>
 #include <rmsfold/group/embed.hpp>
+#include <rmsfold/group/fixes_ones.hpp>
 #include <rmsfold/group/haar.hpp>
 #include <rmsfold/group/hadamard.hpp>
+#include <rmsfold/group/hadamard_fixing_ones.hpp>
 #include <rmsfold/group/polar.hpp>
 #include <rmsfold/io/hash.hpp>
 #include <rmsfold/io/safetensors.hpp>
@@ -53,6 +56,8 @@ class Rotation {
   Rotation(SignedPermutation q) : q_(std::move(q)) {}   // NOLINT(google-explicit-constructor)
   /// One alternative of the variant.
   Rotation(Hadamard q) : q_(std::move(q)) {}  // NOLINT(google-explicit-constructor)
+  /// One alternative of the variant.
+  Rotation(HadamardFixingOnes q) : q_(std::move(q)) {}  // NOLINT(google-explicit-constructor)
   /// One alternative of the variant.
   Rotation(Orthogonal<double> q) : q_(std::move(q)) {}  // NOLINT(google-explicit-constructor)
 
@@ -96,10 +101,26 @@ class Rotation {
   }
 
  private:
-  std::variant<SignedPermutation, Hadamard, Orthogonal<double>> q_;
+  std::variant<SignedPermutation, Hadamard, HadamardFixingOnes, Orthogonal<double>> q_;
 };
 
 static_assert(Isometry<Rotation> && Isometry<BlockDiagonal<Rotation>>);
+
+/// The smallest group of the lattice that holds this one, by its value.
+[[nodiscard]] inline Gauge gauge_of(const Rotation& q) {
+  if (const SignedPermutation* p = q.as_signed_permutation()) {
+    if (*p == SignedPermutation::identity(p->dim())) return Gauge::identity;
+    const Index negative = static_cast<Index>(std::count(p->sign().begin(), p->sign().end(), -1));
+    if (negative == 0) return Gauge::permutation;
+    return negative == p->dim() ? Gauge::permutation_up_to_sign : Gauge::signed_permutation;
+  }
+  try {
+    static_cast<void>(FixesOnes<Rotation>(q));
+    return Gauge::fixes_ones;
+  } catch (const InvariantError&) {
+    return Gauge::orthogonal;
+  }
+}
 
 /// One transformation of a model, as asked for: enough to carry it out again.
 struct Step {
@@ -107,6 +128,7 @@ struct Step {
   RotationKind rotation = RotationKind::none;  ///< change of basis of the residual stream
   std::uint64_t seed = 0;                      ///< of the rotation
   bool heads = false;                          ///< also rotate value / output pairs, one rotation per kv head
+  bool keep_final_norm = false;                ///< leave the last hidden state what it is: fold all gains but that of the norm that writes it
   bool inverse = false;                        ///< merge \f$Q^T\f$ instead of Q
   std::filesystem::path file;                  ///< for `RotationKind::file`
 };
@@ -126,8 +148,10 @@ namespace detail {
   return q;
 }
 
-[[nodiscard]] inline Rotation random_rotation(RotationKind kind, Index n, std::uint64_t seed, std::uint64_t stream) {
+[[nodiscard]] inline Rotation random_rotation(RotationKind kind, Index n, std::uint64_t seed, std::uint64_t stream, bool fixing_ones = false) {
   Random random(seed, stream);
+  if (fixing_ones && kind == RotationKind::orthogonal) return haar_fixing_ones<double>(n, random).rotation();
+  if (fixing_ones && kind == RotationKind::hadamard) return HadamardFixingOnes::random(n, random);
   switch (kind) {
     case RotationKind::permutation: return SignedPermutation::random_permutation(n, random);
     case RotationKind::signed_permutation: return SignedPermutation::random(n, random);
@@ -179,10 +203,22 @@ namespace detail {
   return detail::simplest(std::move(polar.q));
 }
 
-/// The rotation of the residual stream of a step, not inverted: from stream 0 of the seed, or from `step.file`.
+/// Whether the residual stream is read by LayerNorms, so that a dense rotation of it has to fix the ones vector.
+[[nodiscard]] inline bool subtracts_means(const Graph& graph) {
+  return std::any_of(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) {
+    return node.op == Op::norm && node.row->norm == NormKind::layer && graph.signals[node.reads.front()].space == residual;
+  });
+}
+
+/// The rotation of the residual stream of a step, not inverted: from stream 0 of the seed, or from `step.file`. 
+/// @param must_fix_ones  whether a random dense one is taken from those that fix the ones vector, see `subtracts_means`.
 /// @throws RefusedError when there is no Hadamard matrix of this order; as `read_rotation` for files.
-[[nodiscard]] inline Rotation make_stream_rotation(const Step& step, Index n, std::vector<std::string>& notes) {
-  if (step.file.empty()) return detail::random_rotation(step.rotation, n, step.seed, 0);
+[[nodiscard]] inline Rotation make_stream_rotation(const Step& step, Index n, bool must_fix_ones, std::vector<std::string>& notes) {
+  if (step.file.empty()) {
+    const bool fixing_ones = must_fix_ones && (step.rotation == RotationKind::hadamard || step.rotation == RotationKind::orthogonal);
+    if (fixing_ones) notes.push_back("the model has LayerNorms, so a rotation was taken that fixes the ones vector: they subtract the mean");
+    return detail::random_rotation(step.rotation, n, step.seed, 0, fixing_ones);
+  }
   return read_rotation(io::SafetensorsFile(step.file), n, notes);
 }
 
@@ -199,36 +235,39 @@ inline constexpr std::string_view rotation_file_name = "rmsfold.rotation";
 /// Random ones come from the seed: the stream's from its stream 0, that of kv head h of layer l from stream 1 + l·n_kv + h. Dense ones are taken from
 /// `step.file` when it is given, which makes them the same on every machine.
 /// @throws RefusedError when there is no Hadamard matrix of a size; as `read_rotation` for files.
-[[nodiscard]] inline Basis make_basis(const Step& step, const Dimensions& size) {
+[[nodiscard]] inline Basis make_basis(const Step& step, const Graph& graph) {
+  const Dimensions& size = graph.size;
   Basis basis;
   if (step.rotation == RotationKind::none) return basis;
   const bool by_hadamard = step.rotation == RotationKind::hadamard || step.rotation == RotationKind::file;
-  if (step.heads && by_hadamard && !hadamard_factors(size.head_dim)) {
+  if (step.heads && by_hadamard && size.head_dim > 0 && !hadamard_factors(size.head_dim)) {
     rmsfold::detail::raise<RefusedError>("--heads: there is no Hadamard matrix of order head_dim = {}; use --rotation orthogonal, or leave out --heads", size.head_dim);
   }
-  basis.stream = make_stream_rotation(step, size.hidden, basis.notes);
+  basis.stream = make_stream_rotation(step, size.hidden, subtracts_means(graph), basis.notes);
 
   std::optional<io::SafetensorsFile> file;
   if (!step.file.empty()) file.emplace(step.file);
   Matrix<double> stored_heads;
+  const Index head_count = static_cast<Index>(graph.values.size()) * size.kv_heads;
   const io::TensorInfo* heads_info = file && step.rotation == RotationKind::orthogonal ? file->find("heads") : nullptr;
   if (step.heads && heads_info != nullptr) {
-    const Shape shape{static_cast<std::uint64_t>(size.layers * size.kv_heads), static_cast<std::uint64_t>(size.head_dim), static_cast<std::uint64_t>(size.head_dim)};
+    const Shape shape{static_cast<std::uint64_t>(head_count), static_cast<std::uint64_t>(size.head_dim), static_cast<std::uint64_t>(size.head_dim)};
     if (heads_info->shape != shape || heads_info->dtype != name_of(Dtype::f64)) {
       rmsfold::detail::raise<ShapeError>("{}: tensor heads is {} {}, not F64 {}", step.file.string(), heads_info->dtype, to_string(heads_info->shape), to_string(shape));
     }
-    stored_heads.resize(size.layers * size.kv_heads * size.head_dim, size.head_dim);
+    stored_heads.resize(head_count * size.head_dim, size.head_dim);
     load_as_double(Dtype::f64, file->read(*heads_info), {stored_heads.data(), static_cast<std::size_t>(stored_heads.size())});
   }
-  for (Index layer = 0; step.heads && layer < size.layers; ++layer) {
+  Index stored = 0;
+  for (std::size_t s = 0; step.heads && s < graph.values.size(); ++s) {
     std::vector<Rotation> blocks;
-    for (Index head = 0; head < size.kv_heads; ++head) {
-      const Index number = layer * size.kv_heads + head;
+    for (Index head = 0; head < size.kv_heads; ++head, ++stored) {
+      const std::uint64_t number = static_cast<std::uint64_t>(graph.values[s].layer * size.kv_heads + head);
       blocks.push_back(stored_heads.size() > 0
-                           ? Rotation(Orthogonal<double>(Matrix<double>(stored_heads.middleRows(number * size.head_dim, size.head_dim))))
-                           : detail::random_rotation(step.rotation, size.head_dim, step.seed, 1 + static_cast<std::uint64_t>(number)));
+                           ? Rotation(Orthogonal<double>(Matrix<double>(stored_heads.middleRows(stored * size.head_dim, size.head_dim))))
+                           : detail::random_rotation(step.rotation, size.head_dim, step.seed, 1 + number));
     }
-    basis.heads.emplace(detail::at_layer(values_space, layer), BlockDiagonal<Rotation>(std::move(blocks)));
+    basis.heads.emplace(graph.values[s].name, BlockDiagonal<Rotation>(std::move(blocks)));
   }
   if (step.inverse) {
     basis.stream = basis.stream->inverse();

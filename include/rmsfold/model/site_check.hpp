@@ -13,6 +13,7 @@
 
 #include <rmsfold/check/equivalence.hpp>
 #include <rmsfold/model/decoder.hpp>
+#include <rmsfold/model/estimate.hpp>
 #include <rmsfold/model/rotation.hpp>
 #include <rmsfold/model/sites.hpp>
 
@@ -56,8 +57,10 @@ template <Storage S, class G>
   const RMSNorm<S> norm(rounded<S>(site.gain), model.graph().size.eps);
   std::vector<Linear<S>> readers;
   for (const Node* reader : site.readers) {
-    Linear<S> linear{rounded<S>(model.read_matrix(model.graph().params[*reader->weight].name)), std::nullopt};
-    if (reader->bias) linear.bias = rounded<S>(model.read_vector(model.graph().params[*reader->bias].name));
+    const std::string& weight = model.graph().params[*reader->weight].name;
+    const bool is_plain = reader->row->layout == Layout::out_in;
+    Linear<S> linear{rounded<S>(is_plain ? model.read_matrix(weight) : axis_vectors(model, weight, *reader->in_axis)), std::nullopt};
+    if (reader->bias && is_plain) linear.bias = rounded<S>(model.read_vector(model.graph().params[*reader->bias].name));
     readers.push_back(std::move(linear));
   }
   return check_equivalence(norm, readers, q, x);
@@ -85,6 +88,11 @@ template <Storage S, class G>
     for (const Site& site : sites) inputs.insert_or_assign(site.norm, normal_matrix(options.tokens, model.graph().size.hidden, random));
   }
   for (const Site& site : sites) {
+    if (site.space != residual) continue;
+    if (site.norm->row->norm == NormKind::layer) {
+      report.notes.push_back(site.norm->module + " is a LayerNorm, whose paths this check does not have");
+      continue;
+    }
     if (!site.is_foldable()) {
       report.notes.push_back(site.norm->module + " is not checked: its gain cannot be folded, " + site.why_not_foldable);
       continue;

@@ -47,8 +47,9 @@ struct Tile {
   Index cols;       ///< its size
 };
 
-/// The factors of one tensor, bound to their numbers. A vector is a matrix of one row.
+/// The factors of one tensor, bound to their numbers.
 ///
+/// A tensor is a stack of slabs of `slab_rows x cols`: factors along the last axis act along rows, those along another one act down each slab. A vector is one row.
 /// The tiles of dense rotations have fixed places and sizes, so no bits depend on threads or on how a tensor is cut into pieces.
 class TensorProgram {
  public:
@@ -61,32 +62,34 @@ class TensorProgram {
   /// Bytes of a strip of columns, in double.
   static constexpr std::size_t strip_bytes = std::size_t{2} << 20;
 
-  /// @pre the plan was made for this model and outlives the program.
+  /// @pre the plan was made for this model and outlives the program. @throws IoError.
   TensorProgram(const Model& model, const Plan& plan, const TensorPlan& tensor) : name_(tensor.name), dtype_(model.dtype(tensor.name)) {
-    const Shape& shape = model.info(tensor.name).shape;
-    const bool is_vector = shape.size() == 1;
-    rows_ = is_vector ? 1 : static_cast<Index>(shape.at(0));
-    cols_ = static_cast<Index>(shape.back());
+    lay_out(model.info(tensor.name).shape, tensor.factors);
+    if (!tensor.absorbs.empty()) absorb(model, plan.site(tensor.absorbs));
     for (const Factor& factor : tensor.factors) {
-      const bool down = factor.axis == 0 && !is_vector;
-      if (factor.kind == Factor::Kind::gain) {
-        gain_ = plan.site(factor.of).gain;
-      } else if (factor.kind == Factor::Kind::moves) {
-        moves_.emplace(plan.basis.stream->as_signed_permutation()->unsigned_part());
-        along_row_ = &*moves_;
-      } else if (factor.of == residual) {
-        (down ? down_ : along_row_) = &*plan.basis.stream;
-      } else {
-        const BlockDiagonal<Rotation>& heads = plan.basis.heads.at(factor.of);
-        const Index repeats = (down ? rows_ : cols_) / heads.dim();
-        (down ? heads_down_ : heads_along_row_).emplace(heads.repeated(repeats));
+      const bool down = factor.axis == down_axis_;
+      switch (factor.kind) {
+        case Factor::Kind::gain: (down ? gain_down_ : gain_) = tiled(plan.site(factor.of).gain, down ? slab_rows_ : cols_); break;
+        case Factor::Kind::inverse_gain: divisor_ = plan.site(factor.of).gain; break;
+        case Factor::Kind::moves:
+          moves_.emplace(plan.basis.stream->as_signed_permutation()->unsigned_part());
+          along_row_ = &*moves_;
+          break;
+        case Factor::Kind::rotation:
+          if (factor.of == residual) {
+            (down ? down_ : along_row_) = &*plan.basis.stream;
+          } else {
+            const std::vector<Index>& blocks = model.graph().params[static_cast<std::size_t>(model.param_index(tensor.name))].value_blocks;
+            (down ? heads_down_ : heads_along_row_).emplace(all_heads(plan.basis.heads.at(factor.of), blocks, down ? slab_rows_ : cols_));
+          }
+          break;
       }
     }
   }
   TensorProgram(const TensorProgram&) = delete;
   TensorProgram& operator=(const TensorProgram&) = delete;
 
-  /// Rows; 1 for a vector.
+  /// Rows of all slabs; 1 for a vector.
   [[nodiscard]] Index rows() const noexcept { return rows_; }
   /// Columns.
   [[nodiscard]] Index cols() const noexcept { return cols_; }
@@ -96,9 +99,9 @@ class TensorProgram {
   [[nodiscard]] std::size_t row_bytes() const noexcept { return static_cast<std::size_t>(cols_) * size_of(dtype_); }
 
   /// Whether entries are only moved and negated, so that every bit is determined.
-  [[nodiscard]] bool is_exact() const { return gain_.size() == 0 && moves_only(); }
-  /// Whether the only arithmetic is one product per entry, so that the correctly rounded result is determined.
-  [[nodiscard]] bool is_product_only() const { return gain_.size() > 0 && moves_only(); }
+  [[nodiscard]] bool is_exact() const { return !has_gain() && absorbed_.size() == 0 && moves_only(); }
+  /// Whether the only arithmetic is one product, or quotient, per entry, so that the correctly rounded result is determined.
+  [[nodiscard]] bool is_product_only() const { return has_gain() && absorbed_.size() == 0 && (gain_.size() > 0) + (gain_down_.size() > 0) + (divisor_.size() > 0) == 1 && moves_only(); }
   /// Whether the rotations, if any, only move and negate.
   [[nodiscard]] bool moves_only() const {
     const auto exact = [](const Rotation& q) { return q.as_signed_permutation() != nullptr; };
@@ -112,7 +115,7 @@ class TensorProgram {
   /// Roundings on the way to one entry.
   [[nodiscard]] double error_terms() const {
     const auto terms = [](const auto& q) { return q ? q->error_terms() : 0.0; };
-    return (gain_.size() > 0 ? 1 : 0) + terms(along_row_) + terms(down_) + terms(heads_along_row_) + terms(heads_down_);
+    return gain_terms() + terms(along_row_) + terms(down_) + terms(heads_along_row_) + terms(heads_down_);
   }
 
   /// Whether rows depend on each other: all of them, so that pieces are columns, or those of a head, so that pieces are whole heads.
@@ -126,10 +129,12 @@ class TensorProgram {
     if (mixes_all_rows()) {
       std::size_t share = (std::max)(working_memory / (std::size_t{thread_count(threads)} * held), std::size_t{2} << 20);
       if (is_dense()) share = (std::min)(share, std::size_t{16} << 20);  // products take so long that no worker should be left with the last of them
-      const Index fit = static_cast<Index>(share / (static_cast<std::size_t>((std::max)(Index{1}, rows_)) * element));
+      const Index fit = static_cast<Index>(share / (static_cast<std::size_t>((std::max)(Index{1}, slab_rows_)) * element));
       const Index step = strip_width();
       const Index width = (std::max)(step, fit / step * step);
-      for (Index col = 0; col < cols_; col += width) result.push_back({0, col, rows_, (std::min)(width, cols_ - col)});
+      for (Index row = 0; row < rows_; row += slab_rows_) {
+        for (Index col = 0; col < cols_; col += width) result.push_back({row, col, slab_rows_, (std::min)(width, cols_ - col)});
+      }
     } else {
       const Index fit = static_cast<Index>(piece_bytes / (std::max)(std::size_t{1}, row_bytes()));
       const Index step = tile_rows();
@@ -172,14 +177,13 @@ class TensorProgram {
   /// @param other_roundings  sum of the relative errors of other roundings of the tensor, of which rotations may have made errors of the size of a row or column.
   [[nodiscard]] CompositionError composition_error(const Tile<double>& t, double basis_error, double other_roundings) const {
     const Eigen::Map<const Matrix<double>> values(t.values, t.rows, t.cols);
-    const double gain_terms = gain_.size() > 0 ? 1 : 0;
     CompositionError error{RowVector<double>::Zero(t.rows), RowVector<double>::Zero(t.cols)};
     if (rotates_rows() || other_roundings > 0) {
       RowVector<double> norms(t.rows);
       for (Index i = 0; i < t.rows; ++i) norms[i] = std::sqrt(kernel::dispatch<kernel::SumOfSquares<double>>(t.values + i * t.cols, t.cols));
       error.rows = other_roundings * norms;
       if (rotates_rows()) {
-        const double terms = gain_terms + (along_row_ ? along_row_->error_terms() : heads_along_row_->error_terms());
+        const double terms = gain_terms() + (along_row_ ? along_row_->error_terms() : heads_along_row_->error_terms());
         const double unit = 2 * gamma_n(terms, 0x1p-53) + basis_error;
         if (mixes_rows()) {
           error.rows.array() += unit * norms.norm();
@@ -192,8 +196,12 @@ class TensorProgram {
       RowVector<double> squares = RowVector<double>::Zero(t.cols);
       for (Index i = 0; i < t.rows; ++i) squares += values.row(i).cwiseAbs2();
       double unit = other_roundings;
-      if (mixes_rows()) unit += 2 * gamma_n(gain_terms + (down_ ? down_->error_terms() : heads_down_->error_terms()), 0x1p-53) + basis_error;
+      if (mixes_rows()) unit += 2 * gamma_n(gain_terms() + (down_ ? down_->error_terms() : heads_down_->error_terms()), 0x1p-53) + basis_error;
       error.cols = unit * squares.cwiseSqrt();
+    }
+    if (absorbed_.size() > 0) {  // a vector, of which a rotation spreads the errors of all entries
+      error.cols.array() += 2 * (rotates_rows() ? absorbed_error_.norm() : 0);
+      if (!rotates_rows()) error.cols += 2 * absorbed_error_.segment(t.col, t.cols);
     }
     return error;
   }
@@ -233,7 +241,7 @@ class TensorProgram {
   }
 
   /// Whether nothing but a gain acts: `scale` does it.
-  [[nodiscard]] bool scales_only() const noexcept { return gain_.size() > 0 && !rotates_rows() && !mixes_rows(); }
+  [[nodiscard]] bool scales_only() const noexcept { return gain_.size() > 0 && gain_down_.size() == 0 && divisor_.size() == 0 && !rotates_rows() && !mixes_rows(); }
 
   /// Multiplies a piece by the gain, each product rounded once. @pre `scales_only()`.
   /// @param out        as large as the piece; it may be the piece itself.
@@ -253,6 +261,63 @@ class TensorProgram {
 
  private:
   [[nodiscard]] bool mixes_all_rows() const noexcept { return down_ != nullptr; }
+  [[nodiscard]] bool has_gain() const noexcept { return gain_.size() > 0 || gain_down_.size() > 0 || divisor_.size() > 0; }
+  /// Roundings of an entry before it is rotated.
+  [[nodiscard]] double gain_terms() const noexcept { return (gain_.size() > 0 ? 1 : 0) + (gain_down_.size() > 0 ? 1 : 0) + (divisor_.size() > 0 ? 1 : 0); }
+
+  /// Finds the axis, beside the last, that factors act along, and what lies before and behind it.
+  void lay_out(const Shape& shape, const std::vector<Factor>& factors) {
+    const std::size_t last = shape.empty() ? 0 : shape.size() - 1;
+    bool acts_along_row = false;
+    for (const Factor& factor : factors) {
+      if (factor.axis != last) down_axis_ = factor.axis;
+      acts_along_row = acts_along_row || factor.axis == last;
+    }
+    const auto product = [&](std::size_t from, std::size_t to) {
+      Index count = 1;
+      for (std::size_t axis = from; axis < to; ++axis) count *= static_cast<Index>(shape[axis]);
+      return count;
+    };
+    if (shape.size() < 2) {
+      slab_rows_ = rows_ = 1;
+      cols_ = product(0, shape.size());
+    } else if (down_axis_ == none) {
+      cols_ = static_cast<Index>(shape[last]);
+      slab_rows_ = rows_ = product(0, last);
+    } else {
+      if (acts_along_row && down_axis_ + 1 != last) rmsfold::detail::raise<InvariantError>("tensor {}: factors along axes {} and {}", name_, down_axis_, last);
+      slab_rows_ = static_cast<Index>(shape[down_axis_]);
+      rows_ = product(0, down_axis_ + 1);
+      cols_ = product(down_axis_ + 1, shape.size());
+    }
+  }
+
+  /// \f$W\beta\f$ of the weight beside this bias, and how far it may be off.
+  void absorb(const Model& model, const Site& site) {
+    const auto reader = std::find_if(site.readers.begin(), site.readers.end(), [&](const Node* node) { return node->bias && model.graph().params[*node->bias].name == name_; });
+    if (reader == site.readers.end()) rmsfold::detail::raise<InvariantError>("{} is no bias of what reads {}", name_, site.norm->module);
+    const std::string& weight = model.graph().params[*(*reader)->weight].name;
+    Matrix<double> w = model.read_matrix(weight);
+    if ((*reader)->in_axis == std::size_t{0}) w.transposeInPlace();
+    absorbed_ = RowVector<double>((w * site.bias.transpose()).transpose());
+    absorbed_error_ = gamma_n(static_cast<double>(w.cols()), 0x1p-53) * RowVector<double>((w.cwiseAbs() * site.bias.cwiseAbs().transpose()).transpose());
+  }
+
+  /// A gain of one head, for all of them.
+  [[nodiscard]] RowVector<double> tiled(const RowVector<double>& gain, Index length) const {
+    if (gain.size() == 0 || length % gain.size() != 0) rmsfold::detail::raise<InvariantError>("tensor {}: a gain of length {} for {} channels", name_, gain.size(), length);
+    return gain.replicate(1, length / gain.size());
+  }
+
+  /// One rotation per head for a whole axis: each repeated for its query heads, or as `blocks` says, with the identity where there are no values.
+  [[nodiscard]] static BlockDiagonal<Rotation> all_heads(const BlockDiagonal<Rotation>& heads, const std::vector<Index>& blocks, Index length) {
+    if (blocks.empty()) return heads.repeated(length / heads.dim());
+    std::vector<Rotation> all;
+    for (const Index head : blocks) {
+      all.push_back(head < 0 ? Rotation(SignedPermutation::identity(heads.block_dim())) : heads.blocks()[static_cast<std::size_t>(head)]);
+    }
+    return BlockDiagonal<Rotation>(std::move(all));
+  }
   [[nodiscard]] bool rotates_rows() const noexcept { return along_row_ != nullptr || heads_along_row_.has_value(); }
 
   /// Rows, or columns, that a dense rotation multiplies at once: its bits depend on where they are cut.
@@ -327,18 +392,32 @@ class TensorProgram {
   void apply(T* values, const Piece& part) const {
     if constexpr (std::same_as<T, double>) {
       for (Index i = 0; gain_.size() > 0 && i < part.rows; ++i) kernel::dispatch<kernel::Multiply>(values + i * part.cols, gain_.data() + part.col, part.cols);
+      Eigen::Map<Matrix<double>> entries(values, part.rows, part.cols);
+      for (Index i = 0; gain_down_.size() > 0 && i < part.rows; ++i) entries.row(i) *= gain_down_[(part.row + i) % slab_rows_];
+      if (absorbed_.size() > 0) entries.row(0) += absorbed_.segment(part.col, part.cols);
+      if (divisor_.size() > 0) {
+        for (Index j = 0; j < part.cols; ++j) entries(0, j) = entries(0, j) == 0 ? 0 : entries(0, j) / divisor_[part.col + j];  // 0 behind a gain of 0
+      }
     }
-    if (along_row_) along_row_->apply(values, part.rows, 1);
+    if (along_row_) along_row_->apply(values, part.rows * (part.cols / along_row_->dim()), 1);  // several vectors of the space may lie in a row
     if (heads_along_row_) heads_of(*heads_along_row_, part.col, part.cols).apply(values, part.rows, 1);
     if (down_) down_->apply(values, 1, part.cols);
     if (heads_down_) heads_of(*heads_down_, part.row, part.rows).apply(values, 1, part.cols);
   }
 
+  static constexpr std::size_t none = static_cast<std::size_t>(-1);
+
   std::string name_;
   Dtype dtype_;
   Index rows_ = 0;
+  Index slab_rows_ = 0;
   Index cols_ = 0;
-  RowVector<double> gain_;
+  std::size_t down_axis_ = none;   // that factors act along, beside the last
+  RowVector<double> gain_;         // of columns
+  RowVector<double> gain_down_;    // of rows of a slab
+  RowVector<double> divisor_;      // of the columns of a vector
+  RowVector<double> absorbed_;     // added to a vector before it is rotated
+  RowVector<double> absorbed_error_;
   std::optional<Rotation> moves_;
   const Rotation* along_row_ = nullptr;
   const Rotation* down_ = nullptr;

@@ -190,7 +190,8 @@ class Transformation {
       shard.like = from.file.data_begin();
       if (from.file.has_metadata()) shard.metadata = from.file.metadata();
       for (const io::TensorInfo* tensor : from.tensors) {
-        if (tensor->name == model_.head_tensor() && !plan_.head_is_written) continue;
+        if (model_.is_dropped(tensor->name)) continue;
+        if (model_.has_head() && tensor->name == model_.head_tensor() && !plan_.head_is_written) continue;
         shard.layout.push_back(*tensor);
         if (tensor->name == model_.embedding_tensor() && plan_.head_is_written && !model_.head_is_stored()) {
           io::TensorInfo head = *tensor;
@@ -236,7 +237,10 @@ class Transformation {
       hash.update(io::bytes_of(shard.name));
       hash.update(io::bytes_of(io::to_text({shard.layout, shard.metadata})));
     }
-    for (const Site& site : plan_.sites) add(site.gain);
+    for (const Site& site : plan_.sites) {
+      add(site.gain);
+      add(site.bias);
+    }
     if (plan_.basis.stream) add_rotation(*plan_.basis.stream);
     for (const auto& [space, heads] : plan_.basis.heads) {
       for (const Rotation& block : heads.blocks()) add_rotation(block);
@@ -529,8 +533,8 @@ class Transformation {
     const Dtype dtype = model_.dtype(tensor.name);
     std::vector<std::byte> bytes = model_.checkpoint().read(tensor.source);
     tensor.work->before.update(bytes);
-    const std::vector<double> ones(bytes.size() / size_of(dtype), 1.0);
-    static_cast<void>(store_rounded(dtype, ones, bytes));
+    const std::vector<double> values(bytes.size() / size_of(dtype), tensor.planned->fill);
+    static_cast<void>(store_rounded(dtype, values, bytes));
     tensor.work->after.update(bytes);
     write(tensor, 0, bytes);
     report(bytes.size());
@@ -627,12 +631,14 @@ class Transformation {
   void write_config(const std::filesystem::path& partial) const {
     const std::filesystem::path from = model_.checkpoint().directory() / io::Checkpoint::config_name;
     const std::filesystem::path to = partial / io::Checkpoint::config_name;
-    if (plan_.output_is_tied == model_.graph().tied) {
+    const bool keeps_tie = !model_.has_head() || plan_.output_is_tied == model_.graph().tied;
+    if (keeps_tie && model_.graph().dropped.empty()) {
       io::copy_file(from, to);
       return;
     }
     io::Json config = model_.config().json();
-    config[std::string(model_.graph().family->skeleton->tie.flag)] = plan_.output_is_tied;
+    if (!keeps_tie) model_.set_tie(config, plan_.output_is_tied);
+    if (!model_.graph().dropped.empty()) model_.set_mtp_dropped(config);
     io::write_text_file(to, config.dump(2) + "\n");
   }
 
@@ -643,8 +649,8 @@ class Transformation {
     const Orthogonal<double>* dense = plan_.basis.stream->as_dense();
     const Matrix<double> stream = undo(dense != nullptr ? dense->matrix() : matrix_of<double>(*plan_.basis.stream));
     std::vector<double> heads;
-    for (Index layer = 0; layer < model_.graph().size.layers && !plan_.basis.heads.empty(); ++layer) {
-      for (const Rotation& block : plan_.basis.heads.at(at_layer(values_space, layer)).blocks()) {
+    for (std::size_t s = 0; s < model_.graph().values.size() && !plan_.basis.heads.empty(); ++s) {
+      for (const Rotation& block : plan_.basis.heads.at(model_.graph().values[s].name).blocks()) {
         if (block.as_dense() == nullptr) continue;
         const Matrix<double> matrix = undo(block.as_dense()->matrix());
         heads.insert(heads.end(), matrix.data(), matrix.data() + matrix.size());

@@ -127,7 +127,12 @@ class Verification {
 
   /// Everything in config.json must be the same but the tie flag and what says nothing about the function.
   void compare_configs() {
-    const std::vector<std::string> ignored{std::string(a_.graph().family->skeleton->tie.flag), "transformers_version", "_name_or_path", "torch_dtype", "dtype"};
+    std::vector<std::string> ignored{"transformers_version", "_name_or_path", "torch_dtype", "dtype"};
+    const Family& family = *a_.graph().family;
+    ignored.insert(ignored.end(), family.tie.flags.begin(), family.tie.flags.end());
+    if (!family.section.empty()) ignored.push_back(family.section);  // compared by itself
+    const std::vector<std::string> mtp_counts = mtp_count_keys(family);
+    if (!a_.graph().dropped.empty()) ignored.insert(ignored.end(), mtp_counts.begin(), mtp_counts.end());
     const auto compare = [&](const io::Json& x, const io::Json& y, bool both_ways) {
       for (const auto& [key, value] : x.items()) {
         if (std::find(ignored.begin(), ignored.end(), key) != ignored.end()) continue;
@@ -139,8 +144,12 @@ class Verification {
         }
       }
     };
-    compare(a_.config().json(), b_.config().json(), true);
-    compare(b_.config().json(), a_.config().json(), false);
+    const auto compare_both = [&](const io::Json& x, const io::Json& y) {
+      compare(x, y, true);
+      compare(y, x, false);
+    };
+    compare_both(a_.config().json(), b_.config().json());
+    if (!family.section.empty()) compare_both(a_.config().json().at(family.section), b_.config().json().at(family.section));
   }
 
   void find_plan() {
@@ -222,7 +231,7 @@ class Verification {
   [[nodiscard]] bool some_gain_was_reset() const {
     for (const Site& site : find_sites(a_)) {
       const RowVector<double> gain = b_.read_vector(a_.graph().params[*site.norm->weight].name);
-      if (!site.is_neutral() && (gain.array() == 1.0).all()) return true;
+      if (!site.is_neutral() && (gain.array() == (site.norm->row->gain == GainConvention::plain ? 1.0 : 0.0)).all()) return true;
     }
     return false;
   }
@@ -234,7 +243,8 @@ class Verification {
     for (const Node& node : graph.nodes) {
       if (node.op != Op::linear) continue;
       const Param& param = graph.params[*node.weight];
-      if (param.axes[0].empty() || param.axes[0] == residual) continue;  // not a value projection
+      const bool is_value_projection = graph.signals[node.writes.back()].space == param.axes[0] && !param.axes[0].empty() && param.axes[0] != residual;
+      if (!is_value_projection || !param.value_blocks.empty() || param.shape.size() != 2) continue;
       const TensorPlan& planned = report_.plan.tensors[*node.weight];
       const TensorProgram program(a_, report_.plan, planned);
       std::vector<std::byte> raw = a_.checkpoint().read(planned.source);
@@ -314,8 +324,10 @@ class Verification {
     const Matrix<double> x = a_.read_rows(embedding, 0, rows);
     const Matrix<double> y = b_.read_rows(embedding, 0, rows);
     for (const Site& site : find_sites(a_)) {
-      const RowVector<double> gain = b_.read_vector(graph.params[*site.norm->weight].name);
+      if (site.space != residual) continue;
+      const RowVector<double> gain = b_.read_gain(*site.norm);
       for (const Node* reader : site.readers) {
+        if (reader->op != Op::linear || reader->row->layout != Layout::out_in || reader->reads.size() > 1) continue;
         const std::string& name = graph.params[*reader->weight].name;
         const Matrix<double> w = a_.read_matrix(name) * site.gain.asDiagonal();
         const Matrix<double> v = b_.read_matrix(name) * gain.asDiagonal();
@@ -333,7 +345,7 @@ class Verification {
 
   void compare_left_alone() {
     for (const std::string& name : a_.checkpoint().tensor_names()) {
-      if (a_.param_index(name) >= 0) continue;
+      if (a_.param_index(name) >= 0 || a_.is_dropped(name)) continue;
       const bool same = b_.checkpoint().find(name) != nullptr && a_.checkpoint().read(name) == b_.checkpoint().read(name);
       if (!same) report_.findings.push_back({name, "left alone", "it should have been copied byte for byte", ""});
     }

@@ -521,7 +521,7 @@ TEST_CASE("rotate: matrices from files (D11)", "[model]") {
   const TempDir temp;
   const fs::path a = write_model(temp / "a", tiny("llama"));
   const model::Model opened(a);
-  const model::Basis haar = model::make_basis(step("orthogonal", 3), opened.graph().size);
+  const model::Basis haar = model::make_basis(step("orthogonal", 3), opened.graph());
   const Matrix<double> q = haar.stream->as_dense()->matrix();
 
   run_step(a, temp / "good", step_from_file(write_rotation(temp / "q64", q)));
