@@ -215,7 +215,7 @@ inline const std::vector<SignalRow> masked_head_signals = stream_signals({"trans
        .signals = all_of(all_of(stream_signals({"attention_in.cross.{i}"}), head_signals("cross.{i}")),
                          stream_signals({"stem", "encoder", "attention_in.encoder.{j}", "mlp_in.encoder.{j}", "encoded"}, "encoder")),
        .repeats = {{"{i}", {"decoder_layers"}}, {"{j}", {"encoder_layers"}}}, .eps = 1e-5},
-      {.model_type = "vit", .architectures = {"ViTForImageClassification", "ViTModel"}, .rows = vit_rows(), .tie = {.has_head = false},
+      {.model_type = "vit", .architectures = {"ViTForImageClassification", "ViTModel"}, .rows = vit_rows(), .tie = {.embedding = "{root}embeddings.patch_embeddings.projection", .has_head = false},
        .namings = {{"vit.", ""}, {"", ""}}},
       {.model_type = "bert", .architectures = {"BertForMaskedLM", "BertModel"},
        .rows = bert_rows() + when(in_file(bert_head + "dense.weight"),

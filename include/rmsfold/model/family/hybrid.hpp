@@ -163,11 +163,11 @@ struct MixerRows {
   Rows mtp = norm({.module = "mtp.pre_fc_norm_embedding", .writes = "mtp_embedding", .gain = gain}) +
              norm({.module = "mtp.pre_fc_norm_hidden", .reads = "final", .writes = "mtp_state", .gain = gain}) + Rows{std::move(joined)} +
              renamed(renamed(attending + mixed, layer, "mtp.layers.0."), ".{i}", ".mtp") +
-             norm({.module = "mtp.norm", .writes = "final", .gain = gain});
+             norm({.module = "mtp.norm", .writes = "mtp_final", .gain = gain});
   for (Row& row : mtp) row.mtp = true;
   return embedding("{root}embed_tokens") + attending +
          when(in_file(delta + "out_proj.weight"), mixer({.prefix = delta, .in = {"in_proj_qkvz", "in_proj_ba"}, .norm = "norm"})) + mixed +
-         head({.module = "{root}norm", .gain = gain}) + when(in_file("mtp.fc.weight"), std::move(mtp));
+         norm({.module = "{root}norm", .writes = "final", .gain = gain}) + when(in_file("mtp.fc.weight"), std::move(mtp)) + linear("{head}", "final", "logits");
 }
 
 /// The families.
@@ -188,7 +188,8 @@ struct MixerRows {
        .leave_alone = both(mixer_tensors(layer + "mamba."), {layer + "self_attn.rotary_emb.inv_freq"})},
       {.model_type = "qwen3_next", .architectures = {"Qwen3NextForCausalLM"}, .rows = qwen3_next_rows(),
        .signals = {{"attention_in.mtp", Width::hidden, std::string(residual)}, {"mlp_in.mtp", Width::hidden, std::string(residual)},
-                   {"mtp_embedding", Width::hidden, std::string(residual)}, {"mtp_state", Width::hidden, std::string(residual)}},
+                   {"mtp_embedding", Width::hidden, std::string(residual)}, {"mtp_state", Width::hidden, std::string(residual)},
+                   {"mtp_final", Width::hidden, std::string(residual)}},
        .repeats = many, .leave_alone = mixer_tensors(layer + "linear_attn.")},
   };
 }
