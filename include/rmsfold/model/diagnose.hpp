@@ -127,6 +127,7 @@ class Specimen {
         }
         return true;
       }
+      case Factor::Kind::scale:
       case Factor::Kind::inverse_gain: return false;
       case Factor::Kind::moves: return act(plan_.basis.stream->as_signed_permutation()->unsigned_part());
       case Factor::Kind::rotation:

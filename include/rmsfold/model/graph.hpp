@@ -148,8 +148,9 @@ namespace detail {
 }
 
 inline constexpr std::string_view hidden_keys[] = {"hidden_size", "n_embd", "d_model"};
-inline constexpr std::string_view layer_keys[] = {"num_hidden_layers", "n_layer", "n_layers", "num_layers"};
-inline constexpr std::string_view head_keys[] = {"num_attention_heads", "n_head", "n_heads", "num_heads"};
+inline constexpr std::string_view layer_keys[] = {"num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers"};
+inline constexpr std::string_view head_keys[] = {"num_attention_heads", "n_head", "n_heads", "num_heads", "decoder_attention_heads"};
+inline constexpr std::string_view head_dim_keys[] = {"head_dim", "d_kv"};
 inline constexpr std::string_view kv_head_keys[] = {"num_key_value_heads", "num_kv_heads"};
 inline constexpr std::string_view eps_keys[] = {"rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_eps", "norm_epsilon"};
 
@@ -175,10 +176,11 @@ inline constexpr std::string_view eps_keys[] = {"rms_norm_eps", "layer_norm_epsi
     if (size.heads % size.kv_heads != 0) {
       rmsfold::detail::raise<FormatError>("{}: {} attention heads cannot share {} key/value heads evenly", config.file(), size.heads, size.kv_heads);
     }
-    if (!config.has("head_dim") && size.hidden % size.heads != 0) {
+    const auto head_dim_key = first_key(config, head_dim_keys);
+    if (!head_dim_key && size.hidden % size.heads != 0) {
       rmsfold::detail::raise<FormatError>("{}: no \"head_dim\", and hidden_size {} is no multiple of {} heads", config.file(), size.hidden, size.heads);
     }
-    size.head_dim = config.positive_or("head_dim", size.hidden / size.heads);
+    size.head_dim = head_dim_key ? config.positive(*head_dim_key) : size.hidden / size.heads;
     if (size.head_dim > (Index{1} << 40) / size.heads) {
       rmsfold::detail::raise<FormatError>("{}: {} heads of {} channels each are beyond all bounds", config.file(), size.heads, size.head_dim);
     }
@@ -347,7 +349,7 @@ class Expansion {
       made.width = width_of(row->width);
       made.space = spelled(row->space, bindings);
       if (name != made.space) break;
-      if (row->space == values_space) {
+      if (row->width == Width::kv_heads) {
         graph_.values.push_back({made.space, bindings.front().second});
       } else {
         made.is_stream = true;

@@ -69,17 +69,14 @@ class Model {
   /// Whether a stored head is not used: `--head tied` beside a different tensor.
   [[nodiscard]] bool stored_head_is_stale() const noexcept { return stored_head_is_stale_; }
 
-  /// Writes the tie into a copy of config.json: every flag that says something about it, or else the first.
+  /// Writes the tie into a copy of config.json: every flag that may say something about it, since versions of a runtime look at different ones.
   void set_tie(io::Json& config, bool tied) const {
     const Family& family = *graph_.family;
     const bool in_section = !family.section.empty();
     for (const std::string& flag : family.tie.flags) {
-      if (in_section && config.at(family.section).contains(flag)) config[family.section][flag] = tied;
-      if (config.contains(flag)) config[flag] = tied;
+      config[flag] = tied;
+      if (in_section) config[family.section][flag] = tied;
     }
-    const std::string& first = family.tie.flags.front();
-    config[first] = tied;
-    if (in_section) config[family.section][first] = tied;
   }
 
   /// Writes into a copy of config.json that there are no blocks that draft further tokens.

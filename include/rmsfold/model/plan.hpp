@@ -19,6 +19,7 @@ struct Factor {
   /// What it is.
   enum class Kind {
     gain,      ///< \f$\mathrm{diag}(g)\f$ of a norm
+    scale,     ///< \f$hidden^{-1/2}\f$, which a head takes over that was tied and scaled
     inverse_gain,  ///< \f$\mathrm{diag}(g)^{-1}\f$, for the bias of a norm that keeps it
     rotation,  ///< the basis of a space
     moves      ///< \f$|P|\f$, the basis without its signs: how a gain is transported
@@ -79,6 +80,7 @@ namespace detail {
     const bool is_last = factor.axis + 1 == rank;
     switch (factor.kind) {
       case Factor::Kind::gain: is_last ? right += "·diag(g)" : left = "diag(g)·" + left; break;
+      case Factor::Kind::scale: right += "·d^-1/2"; break;
       case Factor::Kind::inverse_gain: right += "·diag(g)⁻¹"; break;
       case Factor::Kind::moves:
         right += "·|Q|";
@@ -292,6 +294,10 @@ class Planner {
     const std::size_t embedding = static_cast<std::size_t>(model_.param_index(model_.embedding_tensor()));
     const bool stays_tied = model_.head_is_tied() && plan_.tensors[head].factors == plan_.tensors[embedding].factors;
     plan_.output_is_tied = stays_tied;
+    if (model_.head_is_tied() && !stays_tied && graph_.family->tie.scaled) {
+      plan_.tensors[head].factors.push_back({Factor::Kind::scale, graph_.params[head].axes.size() - 1, {}});
+      finish(plan_.tensors[head]);
+    }
     plan_.head_is_written = !stays_tied || (model_.head_is_stored() && !model_.stored_head_is_stale());
     if (model_.head_is_tied() && !stays_tied) {
       plan_.notes.push_back(fmt::format("{} was tied to {}; the two now differ, so the head is stored and the tie flag set false", model_.head_tensor(),
@@ -330,6 +336,12 @@ class PlanChecker {
     if (!model_.has_head()) return;
     const std::size_t head = static_cast<std::size_t>(model_.param_index(model_.head_tensor()));
     const std::size_t embedding = static_cast<std::size_t>(model_.param_index(model_.embedding_tensor()));
+    const auto is_scale = [](const Factor& factor) { return factor.kind == Factor::Kind::scale; };
+    const bool takes_scale = graph_.family->tie.scaled && model_.head_is_tied() && !plan_.output_is_tied;
+    for (std::size_t i = 0; i < graph_.params.size(); ++i) {
+      const auto& factors = plan_.tensors[i].factors;
+      if (std::count_if(factors.begin(), factors.end(), is_scale) != (i == head && takes_scale ? 1 : 0)) fail(plan_.tensors[i].name, "is scaled, or is not");
+    }
     if (!plan_.output_is_tied && !plan_.head_is_written) fail(model_.head_tensor(), "is neither written nor tied");
     if (plan_.output_is_tied && plan_.tensors[head].factors != plan_.tensors[embedding].factors) fail(model_.head_tensor(), "is tied to a different tensor");
   }
@@ -345,7 +357,7 @@ class PlanChecker {
   [[nodiscard]] Word word_along(std::size_t param, std::size_t axis) const {
     Word word;
     for (const Factor& factor : plan_.tensors[param].factors) {
-      if (factor.axis != axis) continue;
+      if (factor.axis != axis || factor.kind == Factor::Kind::scale) continue;
       if (factor.kind == Factor::Kind::moves) fail(plan_.tensors[param].name, "is moved without signs");
       if (factor.kind == Factor::Kind::inverse_gain) fail(plan_.tensors[param].name, "is divided by a gain");
       word.push_back((factor.kind == Factor::Kind::gain ? "diag(g) of " : "basis of ") + factor.of);
@@ -381,8 +393,14 @@ class PlanChecker {
         if (!word_of(node.reads[0]).empty() || !word_of(node.reads[1]).empty()) fail(node.module, "has its queries or keys in another basis");
         write(node, word_of(node.reads[2]));
         return;
-      case Op::gated_activation:
       case Op::activation:
+        if (const SignedPermutation* p = plan_.basis.stream ? plan_.basis.stream->as_signed_permutation() : nullptr; p != nullptr && gauge_of(*plan_.basis.stream) == Gauge::permutation &&
+            word_of(node.reads.front()) == Word{"basis of " + std::string(residual)} && graph_.signals[node.writes.front()].space == residual) {
+          write(node, word_of(node.reads.front()));  // what is pointwise commutes with a permutation
+          return;
+        }
+        [[fallthrough]];
+      case Op::gated_activation:
       case Op::opaque:
         for (const std::size_t read : node.reads) {
           if (!word_of(read).empty()) fail(node.module, "lets no basis pass and reads another one");

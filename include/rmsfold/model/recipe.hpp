@@ -156,6 +156,8 @@ struct TieRow {
   std::vector<std::string> flags = {"tie_word_embeddings"};  ///< keys of config.json; the first that is there counts, all are corrected
   bool if_absent = false;                          ///< what absent keys mean
   bool has_head = true;                            ///< whether the model has a head at all
+  bool scaled = false;                             ///< whether logits of a tied head, and of no other, are multiplied by hidden^-1/2
+  std::string never_untie = {};                    ///< why a tied head cannot be given a weight of its own; empty: it can
 };
 
 /// Something a config must say for the rows to be right.

@@ -74,6 +74,12 @@ namespace detail {
     site.gain = model.read_gain(node);
     if (node.bias) site.bias = model.read_vector(graph.params[*node.bias].name);
     site.why_not_foldable = detail::why_not_foldable(graph, site);
+    const bool feeds_tied_head = model.has_head() && model.head_is_tied() && std::any_of(site.readers.begin(), site.readers.end(), [&](const Node* reader) {
+      return reader->weight && graph.params[*reader->weight].name == model.head_tensor();
+    });
+    if (feeds_tied_head && site.is_foldable() && !graph.family->tie.never_untie.empty()) {
+      site.why_not_foldable = model.head_tensor() + " is tied to the embedding, and " + graph.family->tie.never_untie;
+    }
     sites.push_back(std::move(site));
   }
   return sites;

@@ -70,6 +70,11 @@ class TensorProgram {
       const bool down = factor.axis == down_axis_;
       switch (factor.kind) {
         case Factor::Kind::gain: (down ? gain_down_ : gain_) = tiled(plan.site(factor.of).gain, down ? slab_rows_ : cols_); break;
+        case Factor::Kind::scale: {
+          const double scale = 1 / std::sqrt(static_cast<double>(model.graph().size.hidden));
+          gain_ = gain_.size() > 0 ? RowVector<double>(scale * gain_) : RowVector<double>(RowVector<double>::Constant(cols_, scale));
+          break;
+        }
         case Factor::Kind::inverse_gain: divisor_ = plan.site(factor.of).gain; break;
         case Factor::Kind::moves:
           moves_.emplace(plan.basis.stream->as_signed_permutation()->unsigned_part());

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+/// @file
+/// Models that put pictures into a language model: what they have beside it.
+
+#include <string>
+#include <vector>
+
+#include <rmsfold/model/family/parts.hpp>
+
+namespace rmsfold::model {
+
+/// A model around the text model of another family, whose config stands in a section of config.json. Its family is the wrapper's rows after the text model's
+/// own, with the wrapper's names and tie; all else is the text model's.
+struct Wrapper {
+  std::string model_type;                   ///< `model_type` in config.json
+  std::vector<std::string> architectures;   ///< classes in `architectures` that the rows describe
+  std::vector<std::string> texts;           ///< which families the text model may be of, by `model_type` in the section; the first where it does not say
+  Rows rows;                                ///< what writes into the text model's stream
+  std::vector<Naming> namings;              ///< how names may begin; the first is today's
+  std::vector<std::string> leave_alone;     ///< tensors that live in other spaces only
+  std::vector<std::string> tie_flags;       ///< keys of config.json, with the section before a dot; the first that is there counts, all are corrected
+  bool tied_if_absent = false;              ///< what absent keys mean
+  std::vector<SignalRow> signals = {};      ///< signals beside the text model's
+  std::string section = "text_config";      ///< section of config.json that describes the text model
+};
+
+namespace family {
+
+/// A linear of a projector, whose bias the files tell: the flag for it stands in another section than the text model's.
+[[nodiscard]] inline Rows projector(const std::string& module, const std::string& reads, const std::string& writes) {
+  return linear(module, reads, writes, in_file(module + ".bias"));
+}
+
+/// What files are called today, and in the memory of transformers 5.
+inline const std::vector<Naming> wrapped_namings{{"language_model.model.", "language_model.lm_head", ""}, {"model.language_model.", "lm_head", "model."}};
+
+/// The wrappers.
+[[nodiscard]] inline std::vector<Wrapper> wrappers() {
+  const std::string project = "{outer}multi_modal_projector.";
+  const std::string stream{residual};
+  const std::string inner_tie = "text_config.tie_word_embeddings";
+  const std::string outer_tie = "tie_word_embeddings";
+  // Two linears with a pointwise function between them.
+  const Rows two = projector(project + "linear_1", "image", "image_hidden") +
+                   operation(Op::activation, project + "act", {"image_hidden"}, {"image_activated"}) + projector(project + "linear_2", "image_activated", stream);
+  // One matrix, stored [in, out], after a norm of its own that stores its gain minus one.
+  const Rows gemma = norm({.module = project + "mm_soft_emb_norm", .reads = "image", .writes = "image_normed", .gain = GainConvention::one_plus, .span = Width::stored}) +
+                     stack(project + "mm_input_projection_weight", "image_normed", stream, Layout::in_out);
+  return {
+      {.model_type = "llava", .architectures = {"LlavaForConditionalGeneration"}, .texts = {"llama", "mistral", "qwen2"}, .rows = two,
+       .namings = wrapped_namings, .leave_alone = {"{outer}vision_tower.*"}, .tie_flags = {inner_tie, outer_tie}},
+      {.model_type = "mistral3", .architectures = {"Mistral3ForConditionalGeneration"}, .texts = {"mistral", "ministral3"}, .rows = two,
+       .namings = wrapped_namings, .leave_alone = {"{outer}vision_tower.*", project + "norm.weight", project + "patch_merger.*"},
+       .tie_flags = {outer_tie, inner_tie}},
+      {.model_type = "gemma3", .architectures = {"Gemma3ForConditionalGeneration"}, .texts = {"gemma3_text"}, .rows = gemma,
+       .namings = wrapped_namings, .leave_alone = {"{outer}vision_tower.*"}, .tie_flags = {outer_tie, inner_tie}, .tied_if_absent = true},
+      {.model_type = "llama4", .architectures = {"Llama4ForConditionalGeneration"}, .texts = {"llama4_text"},
+       .rows = projector(project + "linear_1", "image", stream), .namings = {wrapped_namings.front()}, .leave_alone = {"{outer}vision_model.*"},
+       .tie_flags = {inner_tie, outer_tie}},
+  };
+}
+
+}  // namespace family
+}  // namespace rmsfold::model
