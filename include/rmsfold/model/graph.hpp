@@ -118,15 +118,16 @@ namespace detail {
 /// `text` with every "{i}" replaced by the layer's number.
 [[nodiscard]] inline std::string at_layer(std::string_view text, Index layer) { return numbered(text, "{i}", layer); }
 
-/// Whether a name is one that a pattern stands for: `{…}` for a number, `*` at the end for anything.
-[[nodiscard]] inline bool matches(std::string_view pattern, std::string_view name) {
+/// Whether a name is one that a pattern stands for: `{i}` for the number of one of `layers` layers, other `{…}` for any number, `*` at the end for anything.
+[[nodiscard]] inline bool matches(std::string_view pattern, std::string_view name, Index layers) {
   while (!pattern.empty()) {
     if (pattern == "*") return true;
     if (pattern.front() == '{') {
       const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
       std::size_t digits = 0;
       while (digits < name.size() && is_digit(name[digits])) ++digits;
-      if (digits == 0) return false;
+      if (digits == 0 || digits > 9) return false;
+      if (pattern.substr(0, 3) == "{i}" && std::stol(std::string(name.substr(0, digits))) >= layers) return false;
       name.remove_prefix(digits);
       pattern.remove_prefix(pattern.find('}') + 1);
       continue;

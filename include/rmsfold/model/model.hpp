@@ -201,7 +201,7 @@ class Model {
     for (const std::string& pattern : graph_.family->leave_alone) left_alone.push_back(graph_.spelled(pattern));
     for (const std::string& name : checkpoint_.tensor_names()) {
       if (param_index_.contains(name) || dropped_.contains(name)) continue;
-      if (std::any_of(left_alone.begin(), left_alone.end(), [&](const std::string& pattern) { return detail::matches(pattern, name); })) continue;
+      if (std::any_of(left_alone.begin(), left_alone.end(), [&](const std::string& pattern) { return detail::matches(pattern, name, graph_.size.layers); })) continue;
       rmsfold::detail::raise<RefusedError>(
           "{}: tensor {} is not one a {} model with this config has; it might read or write the residual stream, so nothing was changed "
           "(a bias that config.json does not announce, another head, an adapter?)",

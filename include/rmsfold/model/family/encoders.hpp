@@ -193,8 +193,8 @@ inline const std::vector<SignalRow> masked_head_signals = stream_signals({"trans
       all_of(all_of(stream_signals({"attention_in.encoder.{j}", "mlp_in.encoder.{j}", "encoded", "attention_in.cross.{i}"}), head_signals("encoder.{j}")),
              head_signals("cross.{i}"));
   const std::vector<std::string> t5_tables{"{root}encoder.block.{j}.layer.0.SelfAttention.relative_attention_bias.weight",
-                                           "{root}decoder.block.{i}.layer.0.SelfAttention.relative_attention_bias.weight",
-                                           "{root}decoder.block.{i}.layer.1.EncDecAttention.relative_attention_bias.weight"};
+                                           "{root}decoder.block.{j}.layer.0.SelfAttention.relative_attention_bias.weight",
+                                           "{root}decoder.block.{j}.layer.1.EncDecAttention.relative_attention_bias.weight"};
   // Versions of the runtime differ in which of the two says whether the head is tied and its logits are scaled; the first is the newer.
   const std::vector<std::string> t5_flags{"scale_decoder_outputs", "tie_word_embeddings"};
   const std::string patches = "{root}embeddings.patch_embeddings.projection";
@@ -216,10 +216,12 @@ inline const std::vector<SignalRow> masked_head_signals = stream_signals({"trans
        .signals = all_of(all_of(stream_signals({"attention_in.cross.{i}"}), head_signals("cross.{i}")),
                          stream_signals({"stem", "encoder", "attention_in.encoder.{j}", "mlp_in.encoder.{j}", "encoded"}, "encoder")),
        .repeats = {{"{i}", {"decoder_layers"}}, {"{j}", {"encoder_layers"}}}, .eps = 1e-5},
-      {.model_type = "vit", .architectures = {"ViTForImageClassification"}, .rows = vit_rows(), .tie = {.embedding = patches, .has_head = false}, .namings = {{"vit.", ""}}},
+      {.model_type = "vit", .architectures = {"ViTForImageClassification"}, .rows = vit_rows(), .tie = {.embedding = patches, .has_head = false},
+       .namings = {{"vit.", ""}}},
       {.model_type = "vit", .architectures = {"ViTModel"}, .rows = vit_rows() + public_state("final"), .tie = {.embedding = patches, .has_head = false},
        .namings = {{"", ""}, {"vit.", ""}}},
-      {.model_type = "bert", .architectures = {"BertForMaskedLM"}, .rows = bert_rows() + bert_head("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm"),
+      {.model_type = "bert", .architectures = {"BertForMaskedLM"},
+       .rows = bert_rows() + bert_head("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm"),
        .tie = {.embedding = words, .if_absent = true, .never_untie = bert_tie}, .namings = {{"bert.", "cls.predictions.decoder"}}, .signals = masked_head_signals,
        .leave_alone = {"{root}embeddings.position_ids", "cls.predictions.bias", "cls.predictions.decoder.bias"}},
       {.model_type = "roberta", .architectures = {"RobertaForMaskedLM"}, .rows = bert_rows() + bert_head("lm_head.dense", "lm_head.layer_norm"),

@@ -62,7 +62,8 @@ inline const std::vector<Naming> wrapped_namings{{"language_model.model.", "lang
   const Rows two = vision + projector(project + "linear_1", "image", "image_hidden") +
                    operation(Op::activation, project + "act", {"image_hidden"}, {"image_activated"}) + projector(project + "linear_2", "image_activated", stream);
   // One matrix, stored [in, out], after a norm of its own that stores its gain minus one.
-  const Rows gemma = vision + norm({.module = project + "mm_soft_emb_norm", .reads = "image", .writes = "image_normed", .gain = GainConvention::one_plus, .span = Width::stored}) +
+  const Rows gemma = vision +
+                     norm({.module = project + "mm_soft_emb_norm", .reads = "image", .writes = "image_normed", .gain = GainConvention::one_plus, .span = Width::stored}) +
                      stack(project + "mm_input_projection_weight", "image_normed", stream, Layout::in_out);
   return {
       {.model_type = "llava", .architectures = {"LlavaForConditionalGeneration"}, .texts = {"llama", "mistral", "qwen2"}, .rows = two,
