@@ -106,9 +106,8 @@ class Planner {
     plan_.basis = std::move(basis);
     plan_.sites = find_sites(model);
     for (std::size_t s = 0; s < plan_.sites.size(); ++s) {
-      const Node& norm = *plan_.sites[s].norm;
-      site_of_norm_.emplace(&norm, s);
-      if (!graph_.signals[norm.writes.front()].is_stream) site_of_signal_.emplace(norm.writes.front(), s);
+      site_of_norm_.emplace(plan_.sites[s].norm, s);
+      if (!graph_.writes_stream(*plan_.sites[s].norm)) site_of_signal_.emplace(plan_.sites[s].norm->writes.front(), s);
     }
   }
 
@@ -313,7 +312,7 @@ class Planner {
   const Graph& graph_;
   bool forced_ = false;
   Plan plan_;
-  std::unordered_map<std::size_t, std::size_t> site_of_signal_;  // that a norm writes, and nothing else
+  std::unordered_map<std::size_t, std::size_t> site_of_signal_;  // that one norm writes, and nothing adds to
   std::unordered_map<const Node*, std::size_t> site_of_norm_;
   std::vector<bool> folded_;
 };
