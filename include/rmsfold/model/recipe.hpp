@@ -47,6 +47,7 @@ struct Condition {
     never,     ///< does not hold
     flag,      ///< a boolean of config.json
     text,      ///< a string of config.json
+    set,       ///< whether config.json has a key, or a key of a section ("section.key")
     in_file,   ///< whether a tensor is stored
   };
   Kind kind = Kind::never;      ///< what is looked at
@@ -79,6 +80,8 @@ struct Presence {
 [[nodiscard]] inline Presence flag(std::string key, bool if_absent) { return {{Condition{Condition::Kind::flag, std::move(key), if_absent, {}, false}}}; }
 /// There when a string of config.json is this, or absent.
 [[nodiscard]] inline Presence text_is(std::string key, std::string value) { return {{Condition{Condition::Kind::text, std::move(key), false, std::move(value), false}}}; }
+/// There when config.json has a key, or a key of a section ("section.key").
+[[nodiscard]] inline Presence is_set(std::string key) { return {{Condition{Condition::Kind::set, std::move(key), false, {}, false}}}; }
 /// There when the files hold a tensor: for what differs from layer to layer, or with the version that wrote the files.
 [[nodiscard]] inline Presence in_file(std::string tensor) { return {{Condition{Condition::Kind::in_file, std::move(tensor), false, {}, false}}}; }
 
