@@ -276,7 +276,9 @@ class Decoder {
         target = std::move(result);
       }
     }
-    return signals.at(graph.nodes.back().writes.front()) / logit_divisor_;
+    Matrix<double> result = std::move(signals.at(graph.nodes.back().writes.front()));
+    if (logit_divisor_ != 1) result /= logit_divisor_;
+    return result;
   }
 
  private:
