@@ -5,6 +5,9 @@ import torch
 import transformers
 from zoo_case import Animal
 
+# 5.24's Llama4ForConditionalGeneration asks its language model for this, which has none.
+transformers.modeling_outputs.MoeCausalLMOutputWithPast.image_outputs = None
+
 ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 
 
@@ -119,7 +122,7 @@ SIGLIP_VISION = {
 def siglip(**more):
     text = {
         "vocab_size": 96, "hidden_size": 20, "intermediate_size": 36, "num_hidden_layers": 2, "num_attention_heads": 4,
-        "max_position_embeddings": 16, "projection_size": 24, "pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 3,
+        "max_position_embeddings": 20, "projection_size": 24, "pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 3,
     }
     return stock("SiglipModel", transformers.SiglipConfig(text_config=text | more, vision_config=SIGLIP_VISION))
 

@@ -12,6 +12,9 @@
 
 #include <rmsfold/core/error.hpp>
 #include <rmsfold/model/family/dense.hpp>
+#include <rmsfold/model/family/encoders.hpp>
+#include <rmsfold/model/family/hybrid.hpp>
+#include <rmsfold/model/family/multimodal.hpp>
 #include <rmsfold/model/family/residual_gain.hpp>
 
 namespace rmsfold::model {
@@ -20,9 +23,17 @@ namespace rmsfold::model {
 [[nodiscard]] inline const std::vector<Family>& families() {
   static const std::vector<Family> all = [] {
     std::vector<Family> list;
-    for (auto group : {family::dense_families, family::residual_gain_families}) {
+    for (auto group : {family::dense_families, family::residual_gain_families, family::hybrid_families, family::encoder_families}) {
       std::vector<Family> part = group();
       std::move(part.begin(), part.end(), std::back_inserter(list));
+    }
+    const std::size_t texts = list.size();
+    for (const Wrapper& wrapper : family::wrappers()) {
+      for (const std::string& text : wrapper.texts) {
+        for (std::size_t t = 0; t < texts; ++t) {
+          if (list[t].model_type == text) list.push_back(wrapped(wrapper, list[t]));
+        }
+      }
     }
     return list;
   }();
@@ -31,7 +42,7 @@ namespace rmsfold::model {
 
 /// Families that were looked at and are refused, with the reason.
 [[nodiscard]] inline const std::vector<std::pair<std::string, std::string>>& refused_families() {
-  static const std::vector<std::pair<std::string, std::string>> all{};
+  static const std::vector<std::pair<std::string, std::string>> all = family::refused_encoders();
   return all;
 }
 

@@ -215,9 +215,11 @@ class Expansion {
     graph_.embedding = graph_.spelled(family.tie.embedding);
     graph_.tied = family.tie.has_head && family.tie.if_absent;
     for (const std::string& key : family.tie.flags) {
-      const Config& place = config.has(key) ? config : whole;
-      if (!family.tie.has_head || !place.has(key)) continue;
-      graph_.tied = place.flag_or(key, family.tie.if_absent);
+      const std::size_t dot = key.find('.');  // behind a section's name: the flag of that section
+      const std::string flag = dot == std::string::npos ? key : key.substr(dot + 1);
+      const Config& place = dot != std::string::npos || (family.text_type.empty() && config.has(flag)) ? config : whole;
+      if (!family.tie.has_head || !place.has(flag)) continue;
+      graph_.tied = place.flag_or(flag, family.tie.if_absent);
       break;
     }
     repeats_ = family.repeats;
@@ -548,12 +550,20 @@ class Expansion {
 [[nodiscard]] inline const Family& family_of(const Config& config) {
   if (!config.has("model_type")) rmsfold::detail::raise<FormatError>("{}: key \"model_type\" is missing, so the family is unknown", config.file());
   const std::string type = config.text_or("model_type", "");
-  std::vector<std::string> known, classes;
+  std::vector<std::string> known, classes, texts;
   const bool names_classes = config.has("architectures");
   const io::Json named = names_classes ? config.json().at("architectures") : io::Json();
   for (const Family& family : families()) {
     known.push_back(family.model_type);
     if (family.model_type != type) continue;
+    if (!family.text_type.empty()) {
+      const std::optional<Config> section = config.section(family.section);
+      const std::string text = section ? section->text_or("model_type", "") : "";
+      if (!text.empty() && text != family.text_type) {
+        texts.push_back(family.text_type);
+        continue;
+      }
+    }
     classes.insert(classes.end(), family.architectures.begin(), family.architectures.end());
     const bool is_described = named.is_array() && named.size() == 1 &&
                               std::any_of(family.architectures.begin(), family.architectures.end(), [&](const std::string& name) { return named[0] == name; });
@@ -561,6 +571,9 @@ class Expansion {
   }
   for (const auto& [name, reason] : refused_families()) {
     if (name == type) rmsfold::detail::raise<RefusedError>("{}: {} models are not handled: {}; nothing was changed", config.file(), type, reason);
+  }
+  if (classes.empty() && !texts.empty()) {
+    rmsfold::detail::raise<RefusedError>("{}: of {} models this version handles those around {} only; nothing was changed", config.file(), type, detail::joined(texts));
   }
   if (classes.empty()) {
     std::sort(known.begin(), known.end());

@@ -73,7 +73,8 @@ class Model {
   void set_tie(io::Json& config, bool tied) const {
     const Family& family = *graph_.family;
     const bool in_section = !family.section.empty();
-    for (const std::string& flag : family.tie.flags) {
+    for (const std::string& key : family.tie.flags) {
+      const std::string flag = key.substr(key.find('.') == std::string::npos ? 0 : key.find('.') + 1);
       config[flag] = tied;
       if (in_section) config[family.section][flag] = tied;
     }

@@ -105,7 +105,10 @@ class Planner {
     plan_.step = std::move(step);
     plan_.basis = std::move(basis);
     plan_.sites = find_sites(model);
-    for (std::size_t s = 0; s < plan_.sites.size(); ++s) site_of_signal_.emplace(plan_.sites[s].norm->writes.front(), s);
+    for (std::size_t s = 0; s < plan_.sites.size(); ++s) {
+      site_of_norm_.emplace(plan_.sites[s].norm, s);
+      if (!graph_.writes_stream(*plan_.sites[s].norm)) site_of_signal_.emplace(plan_.sites[s].norm->writes.front(), s);
+    }
   }
 
   [[nodiscard]] Plan run() {
@@ -248,8 +251,8 @@ class Planner {
   [[nodiscard]] bool moves_space(const Site& site) const { return site.space == residual && plan_.basis.stream.has_value(); }
 
   [[nodiscard]] TensorPlan plan_gain(const Node& node, TensorPlan tensor) const {
-    const auto site = site_of_signal_.find(node.writes.front());
-    if (site == site_of_signal_.end() || plan_.sites[site->second].norm != &node) {
+    const auto site = site_of_norm_.find(&node);
+    if (site == site_of_norm_.end()) {
       tensor.why = "norm inside a head, which does not see the stream";
       return tensor;
     }
@@ -269,9 +272,9 @@ class Planner {
   }
 
   [[nodiscard]] TensorPlan plan_norm_bias(const Node& node, TensorPlan tensor) const {
-    const auto site = site_of_signal_.find(node.writes.front());
+    const auto site = site_of_norm_.find(&node);
     tensor.why = "bias of a norm";
-    if (site == site_of_signal_.end() || plan_.sites[site->second].norm != &node) return tensor;
+    if (site == site_of_norm_.end()) return tensor;
     const Site& here = plan_.sites[site->second];
     if (folded_[site->second] && here.moves_bias) {
       tensor.action = TensorPlan::Action::neutralise;
@@ -309,7 +312,8 @@ class Planner {
   const Graph& graph_;
   bool forced_ = false;
   Plan plan_;
-  std::unordered_map<std::size_t, std::size_t> site_of_signal_;
+  std::unordered_map<std::size_t, std::size_t> site_of_signal_;  // that one norm writes, and nothing adds to
+  std::unordered_map<const Node*, std::size_t> site_of_norm_;
   std::vector<bool> folded_;
 };
 

@@ -122,9 +122,7 @@ struct HeadsRows {
 }
 
 /// Something outside reads a stream or the last norm as it is: the output of a class without a head.
-[[nodiscard]] inline Rows public_state(const std::string& reads, const std::string& first_tensor) {
-  return when(in_file(first_tensor), operation(Op::opaque, "last_hidden_state", {reads}, {"output"}));
-}
+[[nodiscard]] inline Rows public_state(const std::string& reads) { return operation(Op::opaque, "last_hidden_state", {reads}, {"output"}); }
 
 /// The rows of vit, under the names that files have.
 [[nodiscard]] inline Rows vit_rows() {
@@ -144,7 +142,7 @@ struct HeadsRows {
                 .o_bias = always()}) +
          layer_norm(at + "layernorm_after", stream, "mlp_in.{i}") + two_layers(at + "intermediate.dense", at + "output.dense", "mlp_in.{i}", "{i}", always()) +
          layer_norm("{root}layernorm", stream, "final") + optional("{root}pooler.dense", "pooled", "{root}pooler.dense.weight") +
-         optional("classifier", "labels", "classifier.weight") + public_state("final", "embeddings.cls_token");
+         optional("classifier", "labels", "classifier.weight");
 }
 
 /// The rows of bert and roberta up to the last layer: every LayerNorm's output is the stream.
@@ -157,8 +155,7 @@ struct HeadsRows {
          heads({.q = self + "query", .k = self + "key", .v = self + "value", .o = at + "attention.output.dense", .q_bias = always(), .k_bias = always(),
                 .v_bias = always(), .o_bias = always(), .reads = stream}) +
          bert_norm(at + "attention.output.LayerNorm") + two_layers(at + "intermediate.dense", at + "output.dense", stream, "{i}", always()) +
-         bert_norm(at + "output.LayerNorm") + when(in_file("{root}pooler.dense.weight"), linear("{root}pooler.dense", stream, "pooled", always())) +
-         public_state(stream, "embeddings.word_embeddings.weight");
+         bert_norm(at + "output.LayerNorm") + when(in_file("{root}pooler.dense.weight"), linear("{root}pooler.dense", stream, "pooled", always()));
 }
 
 /// A head that guesses masked tokens: a linear, a pointwise function, a norm, and the table of embeddings again. That table's basis is the stream's.
@@ -196,11 +193,15 @@ inline const std::vector<SignalRow> masked_head_signals = stream_signals({"trans
       all_of(all_of(stream_signals({"attention_in.encoder.{j}", "mlp_in.encoder.{j}", "encoded", "attention_in.cross.{i}"}), head_signals("encoder.{j}")),
              head_signals("cross.{i}"));
   const std::vector<std::string> t5_tables{"{root}encoder.block.{j}.layer.0.SelfAttention.relative_attention_bias.weight",
-                                           "{root}decoder.block.{i}.layer.0.SelfAttention.relative_attention_bias.weight",
-                                           "{root}decoder.block.{i}.layer.1.EncDecAttention.relative_attention_bias.weight"};
+                                           "{root}decoder.block.{j}.layer.0.SelfAttention.relative_attention_bias.weight",
+                                           "{root}decoder.block.{j}.layer.1.EncDecAttention.relative_attention_bias.weight"};
   // Versions of the runtime differ in which of the two says whether the head is tied and its logits are scaled; the first is the newer.
   const std::vector<std::string> t5_flags{"scale_decoder_outputs", "tie_word_embeddings"};
-  const std::string bert_head = "cls.predictions.transform.";
+  const std::string patches = "{root}embeddings.patch_embeddings.projection";
+  const std::string words = "{root}embeddings.word_embeddings";
+  const auto bert_head = [](const std::string& dense, const std::string& last_norm) {
+    return masked_head(dense, bert_norm(last_norm, "transformed_activated", "final"), std::string(residual), always(), never());
+  };
   const std::string bert_tie = "with a head of its own, stock classes would not find the bias that it shares with the masked-token head";
   return {
       {.model_type = "t5", .architectures = {"T5ForConditionalGeneration"}, .rows = t5_rows(),
@@ -215,21 +216,21 @@ inline const std::vector<SignalRow> masked_head_signals = stream_signals({"trans
        .signals = all_of(all_of(stream_signals({"attention_in.cross.{i}"}), head_signals("cross.{i}")),
                          stream_signals({"stem", "encoder", "attention_in.encoder.{j}", "mlp_in.encoder.{j}", "encoded"}, "encoder")),
        .repeats = {{"{i}", {"decoder_layers"}}, {"{j}", {"encoder_layers"}}}, .eps = 1e-5},
-      {.model_type = "vit", .architectures = {"ViTForImageClassification", "ViTModel"}, .rows = vit_rows(), .tie = {.embedding = "{root}embeddings.patch_embeddings.projection", .has_head = false},
-       .namings = {{"vit.", ""}, {"", ""}}},
-      {.model_type = "bert", .architectures = {"BertForMaskedLM", "BertModel"},
-       .rows = bert_rows() + when(in_file(bert_head + "dense.weight"),
-                                  masked_head(bert_head + "dense", bert_norm(bert_head + "LayerNorm", "transformed_activated", "final"), std::string(residual),
-                                              always(), never())),
-       .tie = {.embedding = "{root}embeddings.word_embeddings", .if_absent = true, .never_untie = bert_tie},
-       .namings = {{"bert.", "cls.predictions.decoder"}, {"", "cls.predictions.decoder"}}, .signals = masked_head_signals,
+      {.model_type = "vit", .architectures = {"ViTForImageClassification"}, .rows = vit_rows(), .tie = {.embedding = patches, .has_head = false},
+       .namings = {{"vit.", ""}}},
+      {.model_type = "vit", .architectures = {"ViTModel"}, .rows = vit_rows() + public_state("final"), .tie = {.embedding = patches, .has_head = false},
+       .namings = {{"", ""}, {"vit.", ""}}},
+      {.model_type = "bert", .architectures = {"BertForMaskedLM"},
+       .rows = bert_rows() + bert_head("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm"),
+       .tie = {.embedding = words, .if_absent = true, .never_untie = bert_tie}, .namings = {{"bert.", "cls.predictions.decoder"}}, .signals = masked_head_signals,
        .leave_alone = {"{root}embeddings.position_ids", "cls.predictions.bias", "cls.predictions.decoder.bias"}},
-      {.model_type = "roberta", .architectures = {"RobertaForMaskedLM", "RobertaModel"},
-       .rows = bert_rows() + when(in_file("lm_head.dense.weight"), masked_head("lm_head.dense", bert_norm("lm_head.layer_norm", "transformed_activated", "final"),
-                                                                                std::string(residual), always(), never())),
-       .tie = {.embedding = "{root}embeddings.word_embeddings", .if_absent = true, .never_untie = bert_tie},
-       .namings = {{"roberta.", "lm_head.decoder"}, {"", "lm_head.decoder"}}, .signals = masked_head_signals,
+      {.model_type = "roberta", .architectures = {"RobertaForMaskedLM"}, .rows = bert_rows() + bert_head("lm_head.dense", "lm_head.layer_norm"),
+       .tie = {.embedding = words, .if_absent = true, .never_untie = bert_tie}, .namings = {{"roberta.", "lm_head.decoder"}}, .signals = masked_head_signals,
        .leave_alone = {"{root}embeddings.position_ids", "lm_head.bias", "lm_head.decoder.bias"}},
+      {.model_type = "bert", .architectures = {"BertModel"}, .rows = bert_rows() + public_state(std::string(residual)),
+       .tie = {.embedding = words, .has_head = false}, .namings = {{"", ""}, {"bert.", ""}}, .leave_alone = {"{root}embeddings.position_ids"}},
+      {.model_type = "roberta", .architectures = {"RobertaModel"}, .rows = bert_rows() + public_state(std::string(residual)),
+       .tie = {.embedding = words, .has_head = false}, .namings = {{"", ""}, {"roberta.", ""}}, .leave_alone = {"{root}embeddings.position_ids"}},
       {.model_type = "modernbert", .architectures = {"ModernBertForMaskedLM"}, .rows = modernbert_rows(),
        .tie = {.embedding = "{root}embeddings.tok_embeddings", .if_absent = true}, .namings = {{"model.", "decoder"}},
        .signals = all_of(masked_head_signals, stream_signals({"encoded"}))},

@@ -152,7 +152,7 @@ struct MixerRows {
   const std::string delta = layer + "linear_attn.";
   const std::string mlp = layer + "mlp.";
   const Rows softmax = gated_attention(layer + "self_attn.", flag("attention_bias", false), gain);
-  const Rows sparse = linear(mlp + "gate", "mlp_in.{i}", "router.{i}") + linear(mlp + "shared_expert_gate", "mlp_in.{i}", "shared_gate.{i}") +
+  const Rows sparse = linear(mlp + "gate", "mlp_in.{i}", "router.{i}") + linear(mlp + "shared_expert_gate", "mlp_in.{i}", "shared_score.{i}") +
                       stored_mlp(mlp + "shared_expert.", "shared_");
   const Rows mixed = norm({.module = layer + "post_attention_layernorm", .writes = "mlp_in.{i}", .gain = gain}) +
                      when(in_file(mlp + "gate_proj.weight"), gated_mlp({.prefix = mlp})) + when(in_file(mlp + "gate.weight"), sparse) +

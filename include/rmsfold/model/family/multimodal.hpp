@@ -10,7 +10,7 @@
 
 namespace rmsfold::model {
 
-/// A model around the text model of another family, whose config stands in a section of config.json. Its family is the wrapper's rows after the text model's
+/// A model around the text model of another family, whose config stands in a section of config.json. Its family is the wrapper's rows before the text model's
 /// own, with the wrapper's names and tie; all else is the text model's.
 struct Wrapper {
   std::string model_type;                   ///< `model_type` in config.json
@@ -24,6 +24,22 @@ struct Wrapper {
   std::vector<SignalRow> signals = {};      ///< signals beside the text model's
   std::string section = "text_config";      ///< section of config.json that describes the text model
 };
+
+/// The family of a wrapper around one kind of text model.
+[[nodiscard]] inline Family wrapped(const Wrapper& wrapper, Family text) {
+  text.text_type = text.model_type;
+  text.model_type = wrapper.model_type;
+  text.architectures = wrapper.architectures;
+  text.rows = wrapper.rows + std::move(text.rows);
+  text.tie.flags = wrapper.tie_flags;
+  text.tie.if_absent = wrapper.tied_if_absent;
+  text.namings = wrapper.namings;
+  text.signals.insert(text.signals.end(), wrapper.signals.begin(), wrapper.signals.end());
+  text.leave_alone.insert(text.leave_alone.end(), wrapper.leave_alone.begin(), wrapper.leave_alone.end());
+  text.section = wrapper.section;
+  text.has_forward = false;
+  return text;
+}
 
 namespace family {
 
@@ -41,11 +57,13 @@ inline const std::vector<Naming> wrapped_namings{{"language_model.model.", "lang
   const std::string stream{residual};
   const std::string inner_tie = "text_config.tie_word_embeddings";
   const std::string outer_tie = "tie_word_embeddings";
+  const Rows vision = operation(Op::opaque, "{outer}vision", {}, {"image"});
   // Two linears with a pointwise function between them.
-  const Rows two = projector(project + "linear_1", "image", "image_hidden") +
+  const Rows two = vision + projector(project + "linear_1", "image", "image_hidden") +
                    operation(Op::activation, project + "act", {"image_hidden"}, {"image_activated"}) + projector(project + "linear_2", "image_activated", stream);
   // One matrix, stored [in, out], after a norm of its own that stores its gain minus one.
-  const Rows gemma = norm({.module = project + "mm_soft_emb_norm", .reads = "image", .writes = "image_normed", .gain = GainConvention::one_plus, .span = Width::stored}) +
+  const Rows gemma = vision +
+                     norm({.module = project + "mm_soft_emb_norm", .reads = "image", .writes = "image_normed", .gain = GainConvention::one_plus, .span = Width::stored}) +
                      stack(project + "mm_input_projection_weight", "image_normed", stream, Layout::in_out);
   return {
       {.model_type = "llava", .architectures = {"LlavaForConditionalGeneration"}, .texts = {"llama", "mistral", "qwen2"}, .rows = two,
@@ -56,7 +74,7 @@ inline const std::vector<Naming> wrapped_namings{{"language_model.model.", "lang
       {.model_type = "gemma3", .architectures = {"Gemma3ForConditionalGeneration"}, .texts = {"gemma3_text"}, .rows = gemma,
        .namings = wrapped_namings, .leave_alone = {"{outer}vision_tower.*"}, .tie_flags = {outer_tie, inner_tie}, .tied_if_absent = true},
       {.model_type = "llama4", .architectures = {"Llama4ForConditionalGeneration"}, .texts = {"llama4_text"},
-       .rows = projector(project + "linear_1", "image", stream), .namings = {wrapped_namings.front()}, .leave_alone = {"{outer}vision_model.*"},
+       .rows = vision + projector(project + "linear_1", "image", stream), .namings = {wrapped_namings.front()}, .leave_alone = {"{outer}vision_model.*"},
        .tie_flags = {inner_tie, outer_tie}},
   };
 }
