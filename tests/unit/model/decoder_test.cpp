@@ -171,7 +171,7 @@ TEST_CASE("decoder: the wrong variant of each part is far off", "[model]") {
            {"hunyuan_norms_after_rope", [](io::Json& c) { c["rope_parameters"]["alpha"] = 5.0; }},
            {"ministral3_yarn", [](io::Json& c) { c["rope_parameters"]["llama_4_scaling_beta"] = 0.0; }},
            {"ministral3_yarn", [](io::Json& c) { c["rope_parameters"]["mscale"] = 0.5; }},
-           {"ministral3_yarn", [](io::Json& c) { c["rope_parameters"]["beta_fast"] = 2.0; }},
+           {"ministral3_yarn", [](io::Json& c) { c["rope_parameters"]["beta_fast"] = 0.5; }},
            {"ministral3_yarn", [](io::Json& c) { c["rope_parameters"]["beta_slow"] = 0.3; }},
            {"ministral3_yarn", [](io::Json& c) { c["rope_parameters"]["truncate"] = false; }},
            {"ministral3_yarn", [](io::Json& c) { c["rope_parameters"]["rope_type"] = "default"; }},
