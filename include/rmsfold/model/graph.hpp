@@ -348,16 +348,22 @@ class Expansion {
     rmsfold::detail::raise<InvariantError>("not a width: {}", static_cast<int>(width));
   }
 
+  [[nodiscard]] static std::string at_draft(std::string text) {
+    const std::size_t at = text.find("{i}");
+    return at == std::string::npos ? text : text.replace(at, 3, "{m}");
+  }
+
   std::size_t signal(const std::string& pattern, const Bindings& bindings) {
     std::string name = spelled(pattern, bindings);
     const auto known = signal_index_.find(name);
     if (known != signal_index_.end()) return known->second;
     Signal made{name, "", 0, false};
     for (const std::vector<SignalRow>* list : {&family_.signals, &family::standard_signals}) {
-      const auto row = std::find_if(list->begin(), list->end(), [&](const SignalRow& r) { return r.name == pattern; });
+      // A block that drafts has the signals of a layer, under its own number.
+      const auto row = std::find_if(list->begin(), list->end(), [&](const SignalRow& r) { return r.name == pattern || at_draft(r.name) == pattern; });
       if (row == list->end()) continue;
       made.width = width_of(row->width);
-      made.space = spelled(row->space, bindings);
+      made.space = spelled(row->name == pattern ? row->space : at_draft(row->space), bindings);
       if (name != made.space) break;
       if (row->width == Width::kv_heads) {
         graph_.values.push_back({made.space, bindings.front().second});

@@ -37,6 +37,7 @@ class Model {
   explicit Model(const std::filesystem::path& directory, const OpenOptions& options = {})
       : checkpoint_(directory, options.ignore_index ? io::Checkpoint::Source::headers : io::Checkpoint::Source::index),
         config_(checkpoint_.config(), (directory / "config.json").string()),
+        drop_mtp_(options.drop_mtp),
         graph_(build_graph(config_, [this](const std::string& name) { return shape_of(name); }, {options.drop_mtp})) {
     if (config_.has("auto_map") && !options.trust_config) {
       rmsfold::detail::raise<RefusedError>(
@@ -197,11 +198,28 @@ class Model {
   void match_tensors() {
     for (std::size_t i = 0; i < graph_.params.size(); ++i) param_index_.emplace(graph_.params[i].name, static_cast<Index>(i));
     dropped_.insert(graph_.dropped.begin(), graph_.dropped.end());
+    const bool drops_drafts = !graph_.dropped.empty() || drop_mtp_;
     std::vector<std::string> left_alone;
     for (const std::string& pattern : graph_.family->leave_alone) left_alone.push_back(graph_.spelled(pattern));
+    const auto is_draft = [&](const std::string& name) {
+      return std::any_of(graph_.family->drafts.begin(), graph_.family->drafts.end(),
+                         [&](const std::string& pattern) { return detail::matches(graph_.spelled(pattern), name, graph_.size.layers); });
+    };
     for (const std::string& name : checkpoint_.tensor_names()) {
       if (param_index_.contains(name) || dropped_.contains(name)) continue;
-      if (std::any_of(left_alone.begin(), left_alone.end(), [&](const std::string& pattern) { return detail::matches(pattern, name, graph_.size.layers); })) continue;
+      const auto pattern = std::find_if(left_alone.begin(), left_alone.end(), [&](const std::string& p) { return detail::matches(p, name, graph_.size.layers); });
+      if (pattern != left_alone.end()) {
+        if (drops_drafts && pattern->find("{m}") != std::string::npos) dropped_.insert(name);
+        continue;
+      }
+      if (is_draft(name)) {
+        if (!drops_drafts) {
+          rmsfold::detail::raise<RefusedError>("{}: tensor {} belongs to a block that drafts further tokens, which this version cannot carry along; --drop-mtp leaves such "
+                                               "blocks out", file_of(name), io::printable(name));
+        }
+        dropped_.insert(name);
+        continue;
+      }
       rmsfold::detail::raise<RefusedError>(
           "{}: tensor {} is not one a {} model with this config has; it might read or write the residual stream, so nothing was changed "
           "(a bias that config.json does not announce, another head, an adapter?)",
@@ -242,6 +260,7 @@ class Model {
 
   io::Checkpoint checkpoint_;
   Config config_;
+  bool drop_mtp_ = false;
   Graph graph_;
   bool head_is_tied_ = false;
   bool head_is_stored_ = false;

@@ -179,6 +179,9 @@ class Planner {
     const std::string moved = contains(verdict.as_stored, Gauge::signed_permutation) ? "use --rotation signed-permutation, which is exact"
                               : contains(verdict.as_stored, Gauge::permutation)     ? "use --rotation permutation, which is exact"
                                                                                     : "no change of basis leaves this model the same function";
+    if (std::any_of(graph_.nodes.begin(), graph_.nodes.end(), [](const Node& node) { return node.row->mtp; })) {
+      return moved + ", or --drop-mtp, which leaves out the blocks that draft further tokens";
+    }
     if (contains(verdict.after_folding, Gauge::fixes_ones) && !contains(verdict.after_folding, Gauge::orthogonal)) {
       return moved + ", or --rotation hadamard or orthogonal, which take a rotation that fixes the ones vector by themselves";
     }

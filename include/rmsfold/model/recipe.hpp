@@ -138,6 +138,22 @@ using Rows = std::vector<Row>;
   return rows;
 }
 
+/// The same rows under another placeholder.
+[[nodiscard]] inline Rows renumbered(Rows rows, std::string_view from, std::string_view to) {
+  const auto replace = [&](std::string& text) {
+    for (std::size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size())) text.replace(at, from.size(), to);
+  };
+  for (Row& row : rows) {
+    replace(row.module);
+    for (std::string& signal : row.reads) replace(signal);
+    for (std::string& signal : row.writes) replace(signal);
+    for (Presence* presence : {&row.bias, &row.present}) {
+      for (Condition& condition : presence->conditions) replace(condition.key);
+    }
+  }
+  return rows;
+}
+
 /// What a placeholder in names counts. Neighbouring rows with one are expanded together, first all of number 0, then all of number 1, …
 struct Repeat {
   std::string placeholder;         ///< `{i}`, `{e}`, …
@@ -201,6 +217,7 @@ struct Family {
   std::vector<Repeat> repeats = {};         ///< placeholders beside `{i}`
   std::vector<Requirement> requirements = {};    ///< what is refused
   std::vector<std::string> leave_alone = {};     ///< tensors that are copied whatever happens; a `*` at the end stands for anything
+  std::vector<std::string> drafts = {};     ///< tensors of blocks that draft further tokens and are in no row: refused, or left out
   std::optional<double> eps = std::nullopt;      ///< where config.json does not say it
   Presence one_kv_head = never();           ///< when all query heads share one key and value head, whatever the count in config.json
   std::string section = {};                 ///< section of config.json that describes the decoder; empty: the whole

@@ -168,9 +168,30 @@ class Verification {
     step.rotation = estimate.rotation ? RotationKind::file : RotationKind::none;
     const bool is_dense = estimate.rotation && !estimate.rotation->as_signed_permutation();
     step.fold = is_dense || some_gain_was_reset();
-    report_.plan = make_plan(a_, step, basis);
+    report_.plan = plan_of_estimate(step, basis);
     estimate_all_heads(basis);
-    if (!basis.heads.empty()) report_.plan = make_plan(a_, step, std::move(basis));
+    if (!basis.heads.empty()) report_.plan = plan_of_estimate(step, std::move(basis));
+  }
+
+  /// The plan of a basis that was found in B, whether or not A allows it: if it does not, that is the finding.
+  [[nodiscard]] Plan plan_of_estimate(const Step& step, Basis basis) {
+    try {
+      return make_plan(a_, step, basis);
+    } catch (const RefusedError& reason) {
+      const bool is_estimated = basis_error_ > 0 && fixes_ones_within(*basis.stream, basis_error_);
+      if (!is_estimated && report_.findings.empty()) {
+        report_.findings.push_back({"all writers of the stream", "", "the basis was changed in a way that changes the function", reason.what()});
+      }
+      return Planner(a_, step, std::move(basis), true).run();
+    }
+  }
+
+  /// Whether a rotation keeps the ones vector up to an error of its entries.
+  [[nodiscard]] static bool fixes_ones_within(const Rotation& q, double entry_error) {
+    RowVector<double> ones = RowVector<double>::Ones(q.dim());
+    q.apply(ones.data(), 1, 1);
+    const double sign = ones.sum() < 0 ? -1 : 1;
+    return (ones.array() - sign).abs().maxCoeff() <= static_cast<double>(q.dim()) * entry_error;
   }
 
   bool plan_from_manifest() {

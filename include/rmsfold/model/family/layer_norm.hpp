@@ -23,11 +23,6 @@ namespace rmsfold::model::family {
          norm({.module = prefix + "k_layernorm", .reads = "key.{i}", .writes = "key.{i}", .norm = NormKind::layer, .bias = always(), .span = Width::head});
 }
 
-/// Values that are clamped entry by entry, when a key of config.json says so: no basis of a head passes that.
-[[nodiscard]] inline Rows clamped_values(const std::string& module, const std::string& key) {
-  return when(is_set(key), operation(Op::activation, module, {"value.{i}"}, {"value.{i}"}));
-}
-
 /// GPT-2.
 [[nodiscard]] inline Family gpt2_family() {
   const std::string block = "{root}h.{i}.";

@@ -139,6 +139,11 @@ struct FusedAttentionRows {
          norm({.module = k, .reads = "key.{i}", .writes = "key.{i}", .span = Width::kv_heads});
 }
 
+/// Values that are clamped entry by entry, when a key of config.json says so: no basis of a head passes that.
+[[nodiscard]] inline Rows clamped_values(const std::string& module, const std::string& key) {
+  return when(is_set(key), operation(Op::activation, module, {"value.{i}"}, {"value.{i}"}));
+}
+
 /// A gated MLP. `at` is put before the names of its inner signals, for a layer that has several.
 struct GatedMlpRows {
   std::string prefix = layer + "mlp.";          ///< of all its modules
