@@ -55,8 +55,8 @@ CASES = [
     animal("falcon-40b", "FalconConfig", FALCON, new_decoder_architecture=True, num_kv_heads=2, bias=True),
     animal("falcon-rw", "FalconConfig", FALCON, multi_query=False, parallel_attn=False, bias=True, alibi=True),
     animal("phi", "PhiConfig", **GROUPED, qk_layernorm=True),
-    animal("stablelm", "StableLmConfig", **GROUPED, use_qkv_bias=True, qk_layernorm=True),
-    animal("stablelm-parallel", "StableLmConfig", **GROUPED, use_parallel_residual=True),
+    animal("stablelm", "StableLmConfig", **GROUPED, partial_rotary_factor=0.5, use_qkv_bias=True, qk_layernorm=True),
+    animal("stablelm-parallel", "StableLmConfig", **GROUPED, partial_rotary_factor=0.5, use_parallel_residual=True),
     animal("starcoder2", "Starcoder2Config", **GROUPED),
     Animal(
         "bloom",

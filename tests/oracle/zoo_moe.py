@@ -23,6 +23,7 @@ USUAL = {
 }
 DEEPSEEK = {
     "num_key_value_heads": 4,
+    "head_dim": 8,
     "n_routed_experts": 4,
     "n_shared_experts": 1,
     "first_k_dense_replace": 1,

@@ -17,6 +17,7 @@ struct MoeRows {
   std::string router = "gate";                                ///< module
   std::string gate = "gate_proj", up = "up_proj", down = "down_proj";  ///< modules of an expert
   std::string shared = {};                                    ///< module of the shared expert; empty: none
+  Presence shared_bias = never();                             ///< of the shared expert's projections
   std::string shared_gate = {};                               ///< module that weighs it; empty: none
 };
 /// Its rows, for either way in which experts are stored: one by one, or all in one tensor.
@@ -32,7 +33,7 @@ struct MoeRows {
               when(in_file(stacked + "gate_up_proj"), stack(stacked + "gate_up_proj", "mlp_in.{i}", "experts_gate_up.{i}", Layout::stacked_out_in) +
                                                           operation(Op::gated_activation, m.prefix + "experts", {"experts_gate_up.{i}"}, {"experts.{i}"}) +
                                                           stack(stacked + "down_proj", "experts.{i}", stream, Layout::stacked_out_in));
-  if (!m.shared.empty()) rows = std::move(rows) + when(in_file(m.prefix + m.shared + ".up_proj.weight"), gated_mlp({.prefix = m.prefix + m.shared + ".", .at = "shared_"}));
+  if (!m.shared.empty()) rows = std::move(rows) + when(in_file(m.prefix + m.shared + ".up_proj.weight"), gated_mlp({.prefix = m.prefix + m.shared + ".", .bias = m.shared_bias, .at = "shared_expert_"}));
   if (!m.shared_gate.empty()) rows = std::move(rows) + linear(m.prefix + m.shared_gate, "mlp_in.{i}", "shared_gate.{i}");
   return rows;
 }
@@ -120,7 +121,7 @@ inline const Repeat drafts{"{m}", {"num_nextn_predict_layers"}, 0, "{i}"};
       when(has_router, linear(ff + "router", "mlp_in.{i}", "router.{i}") + stack(ff + "experts.gate_up_proj", "mlp_in.{i}", "experts_gate_up.{i}", Layout::stacked_in_out) +
                            operation(Op::gated_activation, ff + "experts", {"experts_gate_up.{i}"}, {"experts.{i}"}) +
                            stack(ff + "experts.down_proj", "experts.{i}", stream, Layout::stacked_in_out) +
-                           gated_mlp({.prefix = ff + "shared_expert.", .at = "shared_"})) +
+                           gated_mlp({.prefix = ff + "shared_expert.", .at = "shared_expert_"})) +
           when(!has_router, gated_mlp({.prefix = ff, .at = "dense_"}))));
 }
 
@@ -160,7 +161,7 @@ inline const Repeat drafts{"{m}", {"num_nextn_predict_layers"}, 0, "{i}"};
                                                       .between = full_width_qk_norms() + clamped_values(layer + "self_attn.clip_qkv", "clip_qkv")}),
                                            moe({})))},
       {.model_type = "deepseek_v2", .architectures = {"DeepseekV2ForCausalLM"},
-       .rows = decoder_rows(pre_norm_layer(latent_attention(), moe_or_mlp(shared_experts, flag("mlp_bias", false))))},
+       .rows = decoder_rows(pre_norm_layer(latent_attention(), moe_or_mlp({.shared = "shared_experts", .shared_bias = flag("mlp_bias", false)}, flag("mlp_bias", false))))},
       {.model_type = "deepseek_v3", .architectures = {"DeepseekV3ForCausalLM"}, .rows = decoder_rows(deepseek_layer) + draft_layers(deepseek_layer),
        .signals = draft_signals, .repeats = {drafts}, .leave_alone = corrections},
       {.model_type = "dots1", .architectures = {"Dots1ForCausalLM"}, .rows = decoder_rows(pre_norm_layer(normed_attention, moe_or_mlp(shared_experts))),
@@ -170,7 +171,7 @@ inline const Repeat drafts{"{m}", {"num_nextn_predict_layers"}, 0, "{i}"};
       {.model_type = "granitemoe", .architectures = {"GraniteMoeForCausalLM"}, .rows = decoder_rows(pre_norm_layer(biased_attention, granite_experts()))},
       {.model_type = "ernie4_5_moe", .architectures = {"Ernie4_5_MoeForCausalLM"},
        .rows = embedding("{root}embed_tokens") +
-               pre_norm_layer(attention({.qkv_bias = use_bias, .output_bias = use_bias}), moe_or_mlp(shared_experts, use_bias)) + head({.module = "{root}norm"}, use_bias),
+               pre_norm_layer(attention({.qkv_bias = use_bias, .output_bias = use_bias}), moe_or_mlp({.shared = "shared_experts", .shared_bias = use_bias}, use_bias)) + head({.module = "{root}norm"}, use_bias),
        .tie = {.if_absent = true}, .leave_alone = {layer + "mlp.moe_statics.e_score_correction_bias", layer + "mlp.gate.moe_statics.e_score_correction_bias"},
        .drafts = {"{root}mtp_*", "mtp*"}},
       {.model_type = "hunyuan_v1_moe", .architectures = {"HunYuanMoEV1ForCausalLM"},
