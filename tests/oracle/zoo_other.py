@@ -53,6 +53,16 @@ def lfm2(**more):
     return stock("Lfm2ForCausalLM", transformers.Lfm2Config(**(config | more)))
 
 
+def lfm2_moe(**more):
+    # layer 0: convolution and a dense MLP, 1: attention and experts, 2: convolution and experts
+    config = {
+        "vocab_size": 96, "hidden_size": 24, "intermediate_size": 40, "moe_intermediate_size": 14, "num_hidden_layers": 3,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "conv_bias": True, "conv_L_cache": 3, "num_dense_layers": 1,
+        "num_experts": 4, "num_experts_per_tok": 2, "layer_types": ["conv", "full_attention", "conv"], "rope_parameters": ROPE,
+    }
+    return stock("Lfm2MoeForCausalLM", transformers.Lfm2MoeConfig(**(config | more)))
+
+
 def falcon_h1(**more):
     config = {
         "vocab_size": 96, "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -216,6 +226,7 @@ CASES = [
     Animal("mamba2", mamba2),
     Animal("jamba", jamba, routers=r"feed_forward\.router$", heads=True),
     Animal("lfm2", lfm2, heads=True),
+    Animal("lfm2_moe", lfm2_moe, routers=r"feed_forward\.gate$", heads=True),
     Animal("falcon_h1", falcon_h1, heads=True),
     Animal("falcon_h1_norm", lambda: falcon_h1(mamba_rms_norm=True, mamba_norm_before_gate=False), heads=True),
     Animal("falcon_h1_norm_first", lambda: falcon_h1(mamba_rms_norm=True, mamba_norm_before_gate=True), heads=True),

@@ -3,7 +3,9 @@
 /// @file
 /// Models that put pictures into a language model: what they have beside it.
 
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <rmsfold/model/family/parts.hpp>
@@ -23,6 +25,7 @@ struct Wrapper {
   bool tied_if_absent = false;              ///< what absent keys mean
   std::vector<SignalRow> signals = {};      ///< signals beside the text model's
   std::string section = "text_config";      ///< section of config.json that describes the text model
+  std::optional<double> eps = std::nullopt; ///< where that section does not say it
 };
 
 /// The family of a wrapper around one kind of text model.
@@ -37,6 +40,7 @@ struct Wrapper {
   text.signals.insert(text.signals.end(), wrapper.signals.begin(), wrapper.signals.end());
   text.leave_alone.insert(text.leave_alone.end(), wrapper.leave_alone.begin(), wrapper.leave_alone.end());
   text.section = wrapper.section;
+  if (wrapper.eps) text.eps = wrapper.eps;
   text.has_forward = false;
   return text;
 }
@@ -72,7 +76,8 @@ inline const std::vector<Naming> wrapped_namings{{"language_model.model.", "lang
        .namings = wrapped_namings, .leave_alone = {"{outer}vision_tower.*", project + "norm.weight", project + "patch_merger.*"},
        .tie_flags = {outer_tie, inner_tie}},
       {.model_type = "gemma3", .architectures = {"Gemma3ForConditionalGeneration"}, .texts = {"gemma3_text"}, .rows = gemma,
-       .namings = wrapped_namings, .leave_alone = {"{outer}vision_tower.*"}, .tie_flags = {outer_tie, inner_tie}, .tied_if_absent = true},
+       .namings = wrapped_namings, .leave_alone = {"{outer}vision_tower.*"}, .tie_flags = {outer_tie, inner_tie}, .tied_if_absent = true,
+       .eps = 1e-6},
       {.model_type = "llama4", .architectures = {"Llama4ForConditionalGeneration"}, .texts = {"llama4_text"},
        .rows = vision + projector(project + "linear_1", "image", stream), .namings = {wrapped_namings.front()}, .leave_alone = {"{outer}vision_model.*"},
        .tie_flags = {inner_tie, outer_tie}},
