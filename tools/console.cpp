@@ -55,6 +55,7 @@ model::OpenOptions Common::open_options() const {
   options.head = head == "stored" ? model::HeadChoice::stored : head == "tied" ? model::HeadChoice::tied : model::HeadChoice::undecided;
   options.trust_config = trust_config;
   options.ignore_index = ignore_index;
+  options.drop_mtp = drop_mtp;
   return options;
 }
 

@@ -29,6 +29,7 @@ struct Common {
   std::string head;  // "", "stored" or "tied"
   bool trust_config = false;
   bool ignore_index = false;
+  bool drop_mtp = false;
 
   [[nodiscard]] model::OpenOptions open_options() const;
 };

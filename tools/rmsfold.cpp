@@ -37,6 +37,7 @@ void add_opening(CLI::App& command, Common& common) {
   add_threads(command, common);
   command.add_option("--head", common.head, "Which tensor is the output head, when config.json and the files disagree")->check(CLI::IsMember({"stored", "tied"}));
   command.add_flag("--trust-config", common.trust_config, "Accept a config.json that names custom code (auto_map)");
+  command.add_flag("--drop-mtp", common.drop_mtp, "Leave out blocks that draft further tokens (multi-token prediction): they read the last hidden state, so the final gain cannot be folded beside them");
   command.add_flag("--ignore-index", common.ignore_index, "Take the tensors from the shards' headers, not from the index");
 }
 
@@ -92,6 +93,7 @@ int run(int argc, char** argv) {
     command->add_flag("--force", options->force, "Replace an existing OUT, atomically");
     command->add_flag("--no-fsync", options->no_fsync, "Do not wait for the disk");
     command->add_flag("--resume", options->resume, "Keep the whole shards of an interrupted run, checked by their hashes, and keep them again when interrupted");
+    command->add_flag("--keep-final-norm", options->keep_final_norm, "Leave the last hidden state what it is, as embedding models need it: all gains but the final one are folded, and nothing is rotated");
     command->add_option("--part", options->part, "Write only the shards of part i of n (\"2/8\"), or of this process of mpirun or srun (\"auto\"); then: rmsfold finish OUT");
     add_common(*command, common);
     add_opening(*command, common);

@@ -47,7 +47,7 @@ struct TransformOptions {
   bool is_fold = false;  // the command `fold`
   RotationOptions rotation;
   std::string recipe, part;
-  bool heads = false, inverse = false, fold = false, no_fold = false;
+  bool heads = false, inverse = false, fold = false, no_fold = false, keep_final_norm = false;
   bool dry_run = false, force = false, no_fsync = false, again = false, resume = false;
 };
 int transform(const Common& common, const TransformOptions& options);

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+#include <algorithm>
 #include <map>
 #include <set>
 
@@ -34,11 +35,67 @@ std::string step_words(const io::Json& json) {
   return words + (step.inverse ? ", inverse" : "") + (step.heads ? ", heads" : "");
 }
 
-/// A module's name without "…layers.N.".
+/// A module's name without "…layers.N." and with * for other numbers.
 std::string name_in_layer(const model::Node& node) {
   const std::string number = fmt::format(".{}.", node.layer);
   const std::size_t at = node.layer < 0 ? std::string::npos : node.module.find(number);
-  return at == std::string::npos ? node.module : node.module.substr(at + number.size());
+  std::string name = at == std::string::npos ? node.module : node.module.substr(at + number.size());
+  for (std::size_t dot = name.find('.'); dot != std::string::npos; dot = name.find('.', dot + 1)) {  // experts are many
+    const std::size_t end = name.find_first_not_of("0123456789", dot + 1);
+    if (end != std::string::npos && end > dot + 1 && name[end] == '.') name.replace(dot + 1, end - dot - 1, "*");
+  }
+  return name;
+}
+
+/// The class of config.json, or the first that the table describes.
+std::string class_of(const model::Model& model) {
+  const io::Json& config = model.config().json();
+  const bool is_named = config.contains("architectures") && config["architectures"].is_array() && !config["architectures"].empty();
+  return is_named ? config["architectures"][0].get<std::string>() : model.graph().family->architectures.front();
+}
+
+/// The numbers that the family has.
+std::string sizes(const model::Dimensions& size) {
+  std::string words = fmt::format("{} layers, hidden {}", size.layers, size.hidden);
+  if (size.heads > 0) words += fmt::format(", {} heads ({} kv) of {}", size.heads, size.kv_heads, size.head_dim);
+  if (size.intermediate > 0) words += fmt::format(", MLP {}", size.intermediate);
+  if (size.vocabulary > 0) words += fmt::format(", vocabulary {}", size.vocabulary);
+  return words;
+}
+
+/// Names of modules that differ, each once: experts are many.
+std::string names_of(const std::vector<const model::Node*>& nodes) {
+  std::vector<std::pair<std::string, int>> names;
+  for (const model::Node* node : nodes) {
+    const std::string name = node->module.substr(node->module.rfind('.') + 1);
+    const auto known = std::find_if(names.begin(), names.end(), [&](const auto& entry) { return entry.first == name; });
+    if (known == names.end()) {
+      names.emplace_back(name, 1);
+    } else {
+      ++known->second;
+    }
+  }
+  std::string text;
+  for (const auto& [name, count] : names) text += (text.empty() ? "" : ", ") + name + (count > 1 ? fmt::format(" (x{})", count) : "");
+  return text;
+}
+
+/// What dense rotations there are.
+std::string rotation_words(const model::Graph& graph, const model::Verdict& verdict) {
+  if (verdict.after_folding == Gauge::orthogonal) return "--rotation hadamard (" + hadamard_words(graph.size.hidden) + ") or orthogonal, with the fold";
+  if (verdict.after_folding == Gauge::fixes_ones) {
+    return "--rotation hadamard (" + hadamard_words(graph.size.hidden) + ") or orthogonal, with the fold: ones that fix the ones vector are taken";
+  }
+  for (const model::Restriction& restriction : verdict.restrictions) {
+    if (!contains(restriction.after_folding, Gauge::fixes_ones)) return fmt::format("dense rotations are impossible: {} {}", restriction.node, restriction.why);
+  }
+  return "dense rotations are impossible";
+}
+
+std::string permutation_words(const model::Verdict& verdict) {
+  if (contains(verdict.as_stored, Gauge::signed_permutation)) return "--rotation signed-permutation or permutation, as stored: no weight is rounded";
+  if (contains(verdict.as_stored, Gauge::permutation)) return "--rotation permutation, as stored: no weight is rounded; signs are not allowed";
+  return "not as stored";
 }
 
 void print_weights(const model::Model& model) {
@@ -67,6 +124,11 @@ int inspect(const Common& common, const InspectOptions& options) {
     }
   }
   std::size_t foldable = 0, neutral = 0;
+  const bool unties = model.has_head() && model.head_is_tied() && std::any_of(sites.begin(), sites.end(), [&](const model::Site& site) {
+    return site.is_foldable() && !site.is_neutral() && std::any_of(site.readers.begin(), site.readers.end(), [&](const model::Node* reader) {
+      return reader->weight && graph.params[*reader->weight].name == model.head_tensor();
+    });
+  });
   for (const model::Site& site : sites) {
     if (site.is_neutral()) {
       ++neutral;
@@ -89,6 +151,7 @@ int inspect(const Common& common, const InspectOptions& options) {
     json["bytes"] = bytes;
     json["dtypes"] = dtypes;
     json["head_is_tied"] = model.head_is_tied();
+    json["why_no_heads"] = model::why_no_heads(graph);
     json["gauge"] = {{"as_stored", std::string(name_of(verdict.as_stored))}, {"after_folding", std::string(name_of(verdict.after_folding))}};
     for (const model::Site& site : sites) {
       io::Json entry;
@@ -119,20 +182,16 @@ int inspect(const Common& common, const InspectOptions& options) {
   std::string types;
   for (const std::string& dtype : dtypes) types += (types.empty() ? "" : ", ") + dtype;
   fmt::print("{}\n", options.model);
-  fmt::print("  family      {} ({}), {} layers, hidden {}, {} heads ({} kv) of {}, MLP {}, vocabulary {}\n", graph.family->model_type,
-             model::detail::joined(graph.family->architectures), graph.size.layers, graph.size.hidden, graph.size.heads, graph.size.kv_heads, graph.size.head_dim,
-             graph.size.intermediate, graph.size.vocabulary);
-  fmt::print("  weights     {} tensors, {} in {} file{}, {}; head {}\n", tensors, human_bytes(static_cast<double>(bytes)), model.checkpoint().shards().size(),
-             model.checkpoint().shards().size() == 1 ? "" : "s", types, model.head_is_tied() ? "tied to the embedding" : "stored");
+  fmt::print("  family      {} ({}), {}\n", graph.family->model_type, class_of(model), sizes(graph.size));
+  fmt::print("  weights     {} tensors, {} in {} file{}, {}{}\n", tensors, human_bytes(static_cast<double>(bytes)), model.checkpoint().shards().size(),
+             model.checkpoint().shards().size() == 1 ? "" : "s", types,
+             !model.has_head() ? "" : model.head_is_tied() ? "; head tied to the embedding" : "; head stored");
   for (const io::Json& step : steps) fmt::print("  history     {}\n", step_words(step));
 
-  fmt::print("\nNorm sites of the residual stream, with the linear layers that read them\n");
+  fmt::print("\nNorm sites, with the linear layers that read them\n");
   fmt::print("  {:<42} {:<22} {}\n", "norm (eps " + fmt::format("{}", graph.size.eps) + ")", "gain |g|", "readers");
   for (const model::Site& site : sites) {
-    std::string readers;
-    for (const model::Node* reader : site.readers) {
-      readers += (readers.empty() ? "" : ", ") + reader->module.substr(reader->module.rfind('.') + 1);
-    }
+    const std::string readers = names_of(site.readers);
     const auto [least, most] = site.magnitudes();
     const std::string gain = site.is_neutral()    ? "1 (neutral)"
                              : site.is_constant() ? fmt::format("{:.4g} (constant)", site.gain[0])
@@ -150,21 +209,22 @@ int inspect(const Common& common, const InspectOptions& options) {
   fmt::print("  as stored       {}\n", name_of(verdict.as_stored));
   fmt::print("  after folding   {}\n", name_of(verdict.after_folding));
   if (!verdict.restrictions.empty()) {
-    const model::Restriction& first = verdict.restrictions.front();
+    const auto lasting = std::find_if(verdict.restrictions.begin(), verdict.restrictions.end(), [](const model::Restriction& r) { return r.after_folding != Gauge::orthogonal; });
+    const model::Restriction& first = lasting == verdict.restrictions.end() ? verdict.restrictions.front() : *lasting;
     fmt::print("  since {} {}{}\n", first.node, first.why,
-               verdict.restrictions.size() > 1 ? fmt::format(" (and {} more norms)", verdict.restrictions.size() - 1) : "");
+               verdict.restrictions.size() > 1 ? fmt::format(" (and {} more)", verdict.restrictions.size() - 1) : "");
   }
 
   fmt::print("\nWhat can be done\n");
   fmt::print("  fold            {} of {} gains fold{}{}\n", foldable, sites.size(), neutral > 0 ? fmt::format("; {} are neutral already", neutral) : "",
-             model.head_is_tied() && foldable > 0 && !sites.back().is_neutral() ? "; the head gets its own tensor" : "");
-  const bool dense = verdict.after_folding == Gauge::orthogonal;
-  fmt::print("  rotate          {}\n", dense ? "--rotation hadamard (" + hadamard_words(graph.size.hidden) + ") or orthogonal, with the fold"
-                                             : "dense rotations are impossible; signed permutations are exact");
-  fmt::print("  permute         {}\n", contains(verdict.as_stored, Gauge::signed_permutation)
-                                         ? "--rotation signed-permutation or permutation, as stored: no weight is rounded"
-                                         : "not as stored");
-  fmt::print("  heads           --heads rotates values per kv head ({})\n", hadamard_words(graph.size.head_dim));
+             unties ? "; the head gets its own tensor" : "");
+  fmt::print("  rotate          {}\n", rotation_words(graph, verdict));
+  fmt::print("  permute         {}\n", permutation_words(verdict));
+  const std::string no_heads = model::why_no_heads(graph);
+  fmt::print("  heads           {}\n", no_heads.empty() ? "--heads rotates values per kv head (" + hadamard_words(graph.size.head_dim) + ")" : "not possible: " + no_heads);
+  if (graph.family->rows.end() != std::find_if(graph.family->rows.begin(), graph.family->rows.end(), [](const model::Row& row) { return row.mtp; })) {
+    fmt::print("  drafts          {}\n", graph.dropped.empty() ? "blocks that draft further tokens, if there are any, are moved along; --drop-mtp leaves them out" : "left out, as --drop-mtp says");
+  }
   if (options.weights) print_weights(model);
   return Exit::done;
 }

@@ -21,6 +21,7 @@ model::Step resolve(const TransformOptions& options) {
   if (options.is_fold) {
     model::Step step;
     step.fold = true;
+    step.keep_final_norm = options.keep_final_norm;
     return step;
   }
   model::Step step;
@@ -41,6 +42,7 @@ model::Step resolve(const TransformOptions& options) {
     const bool is_dense = step.rotation != model::RotationKind::permutation && step.rotation != model::RotationKind::signed_permutation;
     step.fold = is_dense;
   }
+  step.keep_final_norm = step.keep_final_norm || options.keep_final_norm;
   if (options.fold) step.fold = true;
   if (options.no_fold) step.fold = false;
   return step;
@@ -98,7 +100,7 @@ void print_plan(const model::Model& model, const model::Plan& plan) {
     const std::string from = tensor.source == tensor.name ? "" : ", made from " + tensor.source;
     fmt::print("{:<50} {:<18} {}{}\n", tensor.name, model::detail::formula(tensor, model.info(tensor.name).shape.size()), tensor.why, from);
   }
-  fmt::print("\nW: as stored, [out, in] (embeddings [vocabulary, hidden]); g: gain; Q: change of basis x' = x·Q; R: the same per head.\n"
+  fmt::print("\nW: as stored (factors to its right act along the last axis, those to its left along another one); g: gain; b, β: biases; Q: change of basis x' = x·Q; R: the same per head.\n"
              "Checked: along every edge the factors multiply to the identity; every neutralised norm has readers, each scaled once.\n");
 }
 

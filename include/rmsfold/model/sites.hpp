@@ -18,7 +18,7 @@ namespace rmsfold::model {
 struct Site {
   const Node* norm = nullptr;        ///< the norm
   std::string space;                 ///< of what it normalises; empty: of no change of basis
-  std::vector<const Node*> readers;  ///< every node that reads its output
+  std::vector<const Node*> readers;  ///< every node that reads its output and nothing that others add to it
   RowVector<double> gain;            ///< g, as the runtime forms it from what is stored
   RowVector<double> bias;            ///< b of a LayerNorm; empty: none
   bool moves_bias = false;           ///< whether folding moves the bias into the readers' biases; else it stays, divided by the gain
@@ -67,7 +67,7 @@ namespace detail {
     Site site;
     site.norm = &node;
     site.space = graph.params[*node.weight].axes[0];
-    site.readers = readers[node.writes.front()];
+    if (!graph.signals[node.writes.front()].is_stream) site.readers = readers[node.writes.front()];
     site.moves_bias = node.bias && std::all_of(site.readers.begin(), site.readers.end(), [](const Node* reader) { return reader->bias.has_value(); });
     const bool is_inside_a_head = graph.signals[node.reads.front()].space.empty() && !detail::why_not_foldable(graph, site).empty();
     if (is_inside_a_head) continue;

@@ -239,12 +239,14 @@ class Verification {
   /// Which layers' values were rotated, and by what; everything else of the plan is known.
   void estimate_all_heads(Basis& basis) {
     const Graph& graph = a_.graph();
+    std::unordered_set<std::string> value_spaces;
+    for (const ValueSpace& space : graph.values) value_spaces.insert(space.name);
     Index rotated = 0;
     for (const Node& node : graph.nodes) {
       if (node.op != Op::linear) continue;
       const Param& param = graph.params[*node.weight];
-      const bool is_value_projection = graph.signals[node.writes.back()].space == param.axes[0] && !param.axes[0].empty() && param.axes[0] != residual;
-      if (!is_value_projection || !param.value_blocks.empty() || param.shape.size() != 2) continue;
+      const std::string& space = param.axes[node.out_axis];
+      if (!value_spaces.contains(space) || param.shape.size() != 2) continue;
       const TensorPlan& planned = report_.plan.tensors[*node.weight];
       const TensorProgram program(a_, report_.plan, planned);
       std::vector<std::byte> raw = a_.checkpoint().read(planned.source);
@@ -253,7 +255,7 @@ class Verification {
       program.run<double>(raw, {0, 0, program.rows(), program.cols()}, workspace, [&](const Tile<double>& t) {
         expected.block(t.row, t.col, t.rows, t.cols) = Eigen::Map<const Matrix<double>>(t.values, t.rows, t.cols);
       });
-      const std::vector<BasisEstimate> heads = estimate_heads(expected, b_.read_matrix(param.name), graph.size.head_dim,
+      const std::vector<BasisEstimate> heads = estimate_heads(values_of(expected, node), values_of(b_.read_matrix(param.name), node), graph.size.head_dim,
                                                                   visit_dtype(b_.dtype(param.name), [](auto s) { return unit_roundoff<decltype(s)>(); }));
       if (std::all_of(heads.begin(), heads.end(), [](const BasisEstimate& e) { return e.is_identity || !e.rotation; })) continue;
       std::vector<Rotation> blocks;
@@ -261,10 +263,23 @@ class Verification {
         blocks.push_back(head.rotation ? *head.rotation : Rotation(SignedPermutation::identity(graph.size.head_dim)));
         basis_error_ = (std::max)(basis_error_, head.uncertainty);
       }
-      basis.heads.emplace(param.axes[0], BlockDiagonal<Rotation>(std::move(blocks)));
+      basis.heads.emplace(space, BlockDiagonal<Rotation>(std::move(blocks)));
       ++rotated;
     }
     if (rotated > 0) report_.basis += fmt::format("; values rotated per head in {} layers", rotated);
+  }
+
+  /// The rows of a projection that are values, head by head.
+  [[nodiscard]] Matrix<double> values_of(Matrix<double> weight, const Node& projection) const {
+    if (projection.out_axis == 1) weight.transposeInPlace();
+    const std::vector<Index>& blocks = a_.graph().params[*projection.weight].value_blocks;
+    if (blocks.empty()) return weight;
+    const Dimensions& size = a_.graph().size;
+    Matrix<double> values(size.kv_heads * size.head_dim, weight.cols());
+    for (std::size_t block = 0; block < blocks.size(); ++block) {
+      if (blocks[block] >= 0) values.middleRows(blocks[block] * size.head_dim, size.head_dim) = weight.middleRows(static_cast<Index>(block) * size.head_dim, size.head_dim);
+    }
+    return values;
   }
 
   [[nodiscard]] std::string role_of(const TensorPlan& planned) const {
