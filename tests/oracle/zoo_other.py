@@ -106,6 +106,16 @@ def t5_v1_1(**more):
     return made
 
 
+def umt5(**more):
+    return t5("UMT5ForConditionalGeneration", "UMT5Config", **more)
+
+
+def umt5_untied(**more):
+    made = umt5(tie_word_embeddings=False, **more)
+    made.lm_head.weight = torch.nn.Parameter(torch.randn_like(made.lm_head.weight))
+    return made
+
+
 def whisper(**more):
     config = {
         "vocab_size": 96, "num_mel_bins": 10, "encoder_layers": 2, "encoder_attention_heads": 3, "decoder_layers": 3,
@@ -237,10 +247,13 @@ CASES = [
     Animal("whisper", whisper, inputs="features", signs=False, heads=True,
            note="the decoder stream; the encoder's starts at a GELU and is left alone. dense: a Q that fixes the ones vector"),
     Animal("vit", vit, inputs="pixels", signs=False, heads=True, note="dense: a Q that fixes the ones vector"),
-    Animal("vit_base", lambda: vit("ViTModel"), inputs="pixels", signs=False, heads=True),
-    Animal("siglip", siglip, inputs="tokens and pixels", dense=False, signs=False),
+    Animal("vit_base", lambda: vit("ViTModel"), inputs="pixels", dense=False, signs=False, moves=False,
+           note="its output is the last hidden state: only what stays inside folds"),
+    Animal("siglip", siglip, inputs="tokens and pixels", dense=False, signs=False, moves=False, note="refused"),
     Animal("bert", bert, dense=False, signs=False, heads=True),
-    Animal("bert_base", lambda: bert("BertModel"), dense=False, signs=False, heads=True),
+    Animal("bert_base", lambda: bert("BertModel"), dense=False, signs=False, moves=False, note="as vit_base"),
+    Animal("umt5", umt5, inputs="encoder-decoder", dense=False, heads=True, note="tied, and has to stay so"),
+    Animal("umt5_untied", umt5_untied, inputs="encoder-decoder", heads=True),
     Animal("roberta", roberta, dense=False, signs=False, heads=True),
     Animal("modernbert", modernbert, dense=False, signs=False, heads=True),
     Animal("llava_llama", llava, inputs="tokens and pixels", heads=True),
