@@ -43,6 +43,16 @@ CONFIGS = {
     "mistral": transformers.MistralConfig,
     "qwen2": transformers.Qwen2Config,
     "qwen3": transformers.Qwen3Config,
+    "apertus": transformers.ApertusConfig,
+    "arcee": transformers.ArceeConfig,
+    "ernie4_5": transformers.Ernie4_5Config,
+    "gemma": transformers.GemmaConfig,
+    "glm": transformers.GlmConfig,
+    "granite": transformers.GraniteConfig,
+    "hunyuan_v1_dense": transformers.HunYuanDenseV1Config,
+    "ministral3": transformers.Ministral3Config,
+    "phi3": transformers.Phi3Config,
+    "smollm3": transformers.SmolLM3Config,
 }
 
 
@@ -64,15 +74,15 @@ def randomise(model, seed, sigma=None):
             shape = tuple(parameter.shape)
             if "norm" in name:
                 value = gains(rng, shape, sigma)
-                if "q_norm" in name or "k_norm" in name:
+                if any(part in name for part in ("q_norm", "k_norm", "query_layernorm", "key_layernorm")):
                     value *= 0.5
-            elif name.endswith(".bias"):
+            elif name.endswith(".bias") or len(shape) == 1:
                 value = 0.5 * rng.standard_normal(shape)
             elif "embed_tokens" in name:
                 value = rng.standard_normal(shape)
             else:
                 value = rng.standard_normal(shape) / math.sqrt(shape[1])
-                if "q_proj" in name or "k_proj" in name:
+                if any(part in name for part in ("q_proj", "k_proj", "qkv_proj")):
                     value *= 0.5
             parameter.copy_(torch.from_numpy(numpy.asarray(value)))
 

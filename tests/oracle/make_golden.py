@@ -25,6 +25,35 @@ TOKENS = 24
 SMALL = {"layers": 2, "vocab": 32}
 # These put the four frequencies of the tiny head into all three bands of the llama3 rule.
 LLAMA3 = dict(families.LLAMA3, original_max_position_embeddings=32, rope_theta=100.0)
+# Some channels are left alone, some stretched, some in between; and queries grow after the eighth token.
+YARN = {
+    "rope_type": "yarn",
+    "factor": 8.0,
+    "original_max_position_embeddings": 8,
+    "beta_fast": 1.0,
+    "beta_slow": 0.1,
+    "mscale": 1.0,
+    "mscale_all_dim": 0.5,
+    "llama_4_scaling_beta": 0.1,
+    "rope_theta": 100.0,
+}
+LONG = {
+    "pad_token_id": None,
+    "original_max_position_embeddings": 16,
+    "rope_parameters": {
+        "rope_type": "longrope",
+        "short_factor": [1.0, 1.1, 1.3, 1.5],
+        "long_factor": [1.0, 1.5, 2.5, 4.0],
+        "rope_theta": 100.0,
+    },
+}
+ALPHA = {"rope_type": "dynamic", "alpha": 50.0, "factor": 1.0, "rope_theta": 10000.0}
+MULTIPLIERS = {
+    "embedding_multiplier": 3.0,
+    "residual_multiplier": 0.7,
+    "attention_multiplier": 0.2,
+    "logits_scaling": 2.0,
+}
 
 CASES = [
     Case(
@@ -58,12 +87,73 @@ CASES = [
         shape(20, 4, 2, 6, 16, **SMALL, attention_bias=True, rope_parameters=default_rope()),
         seed=25,
     ),
-    # No class of the four families rotates a part of the head only: see partial_rotary below.
+    # No class of these four families rotates a part of the head only: see partial_rotary below.
     Case(
         "llama_partial_rotary",
         "llama",
         shape(16, 4, 2, 8, 20, **SMALL, rope_parameters=dict(default_rope(), partial_rotary_factor=0.5)),
         seed=26,
+    ),
+    # What the other dense families compute otherwise.
+    Case(
+        "apertus_xielu",
+        "apertus",
+        shape(12, 2, 1, None, 16, **SMALL, rope_parameters=LLAMA3),
+        seed=27,
+    ),
+    Case(
+        "arcee_squared_relu",
+        "arcee",
+        shape(12, 2, 1, 8, 16, **SMALL, mlp_bias=True, rope_parameters=default_rope()),
+        seed=28,
+    ),
+    Case(
+        "ernie4_5_interleaved",
+        "ernie4_5",
+        shape(12, 2, 1, 8, 16, **SMALL, use_bias=True, rope_parameters=default_rope()),
+        seed=29,
+    ),
+    Case(
+        "gemma",
+        "gemma",
+        shape(12, 2, 1, 8, 16, **SMALL, rope_parameters=default_rope()),
+        seed=30,
+    ),
+    Case(
+        "glm_partial_interleaved",
+        "glm",
+        shape(12, 2, 1, 8, 16, **SMALL, pad_token_id=None, rope_parameters=default_rope()),
+        seed=31,
+    ),
+    Case(
+        "granite_multipliers",
+        "granite",
+        shape(12, 2, 1, None, 16, **SMALL, **MULTIPLIERS, rope_parameters=default_rope()),
+        seed=32,
+    ),
+    Case(
+        "hunyuan_norms_after_rope",
+        "hunyuan_v1_dense",
+        shape(12, 2, 1, 8, 16, **SMALL, rope_parameters=ALPHA),
+        seed=33,
+    ),
+    Case(
+        "ministral3_yarn",
+        "ministral3",
+        shape(12, 2, 1, 16, 16, **SMALL, pad_token_id=None, rope_parameters=YARN),
+        seed=34,
+    ),
+    Case(
+        "phi3_fused_longrope",
+        "phi3",
+        shape(16, 2, 1, None, 16, **SMALL, **LONG),
+        seed=35,
+    ),
+    Case(
+        "smollm3_layer_without_rope",
+        "smollm3",
+        shape(12, 2, 1, None, 16, **SMALL, pad_token_id=None, no_rope_layers=[0, 1], rope_parameters=default_rope()),
+        seed=36,
     ),
 ]
 

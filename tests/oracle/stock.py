@@ -32,12 +32,15 @@ class RefuseFloat32(TorchDispatchMode):
 def all_in_double():
     """Inside, the names with which the classes ask for float32 (norm, rotary tables, softmax) mean float64."""
     names = torch.float32, torch.float, torch.Tensor.float
+    default = torch.get_default_dtype()  # of what a division of whole numbers gives, too
     torch.float32 = torch.float = torch.float64
     torch.Tensor.float = torch.Tensor.double
+    torch.set_default_dtype(torch.float64)
     try:
         yield
     finally:
         torch.float32, torch.float, torch.Tensor.float = names
+        torch.set_default_dtype(default)
 
 
 def load(directory, dtype=torch.float64):

@@ -14,6 +14,7 @@
 #include <rmsfold/model/family/dense.hpp>
 #include <rmsfold/model/family/encoders.hpp>
 #include <rmsfold/model/family/hybrid.hpp>
+#include <rmsfold/model/family/layer_norm.hpp>
 #include <rmsfold/model/family/multimodal.hpp>
 #include <rmsfold/model/family/residual_gain.hpp>
 
@@ -23,7 +24,7 @@ namespace rmsfold::model {
 [[nodiscard]] inline const std::vector<Family>& families() {
   static const std::vector<Family> all = [] {
     std::vector<Family> list;
-    for (auto group : {family::dense_families, family::residual_gain_families, family::hybrid_families, family::encoder_families}) {
+    for (auto group : {family::dense_families, family::residual_gain_families, family::layer_norm_families, family::hybrid_families, family::encoder_families}) {
       std::vector<Family> part = group();
       std::move(part.begin(), part.end(), std::back_inserter(list));
     }

@@ -267,10 +267,18 @@ class Expansion {
         case Condition::Kind::never: break;
         case Condition::Kind::flag: result = config_.flag_or(condition.key, condition.if_absent); break;
         case Condition::Kind::text: result = config_.text_or(condition.key, condition.value) == condition.value; break;
+        case Condition::Kind::set: result = is_set(condition.key); break;
         case Condition::Kind::in_file: result = has(spelled(condition.key, bindings)); break;
       }
       return result != condition.negated;
     });
+  }
+
+  [[nodiscard]] bool is_set(const std::string& key) const {
+    const std::size_t dot = key.find('.');
+    if (dot == std::string::npos) return config_.has(key);
+    const std::optional<Config> section = config_.section(key.substr(0, dot));
+    return section && section->has(key.substr(dot + 1));
   }
 
   [[nodiscard]] const Repeat& repeat_of(std::string_view placeholder) const {
@@ -446,7 +454,12 @@ class Expansion {
     const std::uint64_t length = is_whole ? static_cast<std::uint64_t>(in.width) : static_cast<std::uint64_t>(width_of(node.row->span));
     const std::string space = is_whole ? in.space : "";
     const std::optional<std::size_t> width = is_whole ? std::optional(node.reads.front()) : std::nullopt;
-    if (node.row->has_weight) node.weight = param(node.module + node.row->weight, {length}, {space}, {width});
+    const Shape* stored = find_ && node.row->span == Width::stored ? find_(node.module + node.row->weight) : nullptr;
+    if (stored != nullptr && stored->size() == 2) {  // one gain per head
+      node.weight = param(node.module + node.row->weight, {0, 0}, {"", ""}, {std::nullopt, std::nullopt});
+    } else if (node.row->has_weight) {
+      node.weight = param(node.module + node.row->weight, {length}, {space}, {width});
+    }
     if (has_bias) node.bias = param(node.module + node.row->bias_name, {length}, {space}, {width});
     for (const std::size_t written : node.writes) {
       Signal& out = graph_.signals[written];

@@ -47,6 +47,7 @@ struct Condition {
     never,     ///< does not hold
     flag,      ///< a boolean of config.json
     text,      ///< a string of config.json
+    set,       ///< whether config.json has a key, or a key of a section ("section.key")
     in_file,   ///< whether a tensor is stored
   };
   Kind kind = Kind::never;      ///< what is looked at
@@ -79,6 +80,8 @@ struct Presence {
 [[nodiscard]] inline Presence flag(std::string key, bool if_absent) { return {{Condition{Condition::Kind::flag, std::move(key), if_absent, {}, false}}}; }
 /// There when a string of config.json is this, or absent.
 [[nodiscard]] inline Presence text_is(std::string key, std::string value) { return {{Condition{Condition::Kind::text, std::move(key), false, std::move(value), false}}}; }
+/// There when config.json has a key, or a key of a section ("section.key").
+[[nodiscard]] inline Presence is_set(std::string key) { return {{Condition{Condition::Kind::set, std::move(key), false, {}, false}}}; }
 /// There when the files hold a tensor: for what differs from layer to layer, or with the version that wrote the files.
 [[nodiscard]] inline Presence in_file(std::string tensor) { return {{Condition{Condition::Kind::in_file, std::move(tensor), false, {}, false}}}; }
 
@@ -166,6 +169,27 @@ struct Requirement {
   std::string reason;  ///< why it is refused else
 };
 
+/// What a runtime computes that the rows do not say. Only the reference forward pass needs it: it changes nothing about folds and bases.
+struct Arithmetic {
+  std::string activation = "silu";          ///< of the MLP, where "hidden_act" of config.json is absent
+  bool gelu_is_tanh = false;                ///< whether "gelu" in config.json means the tanh approximation
+  double theta = 10000;                     ///< base of the rotary frequencies, where config.json is silent
+  double rotated_part = 1;                  ///< part of each head that rotates, where config.json is silent
+  bool rotary_must_be_stated = false;       ///< whether the class has a scaling of its own for a config without one
+  bool alpha_stretches_theta = false;       ///< whether "dynamic" rotary scaling with an "alpha" is a fixed factor of theta
+  bool rotates_neighbours = false;          ///< whether channels 2j and 2j+1 of a head rotate together, and not j and j + half
+  bool rotates_before_norms = false;        ///< whether norms of queries and keys come after the rotation
+  std::string rotary_layers = {};           ///< key of a list with 0 for every layer that does not rotate; empty: all do
+  std::string rotary_interval = {};         ///< key of the distance of such layers, where there is no list
+  double rotary_interval_if_absent = 0;     ///< its value where the key is absent
+  bool queries_grow = false;                ///< whether queries are multiplied by \f$1 + \beta\log(1 + \lfloor t/c\rfloor)\f$, beta and c from the rotary parameters
+  std::string embedding_factor = {};        ///< key of what embeddings are multiplied by; empty: 1
+  bool embedding_times_root = false;        ///< whether they are multiplied by \f$\sqrt{hidden}\f$ in the type of the embedding
+  std::string branch_factor = {};           ///< key of what is multiplied to what layers add to the stream; empty: 1
+  std::string score_factor = {};            ///< key of what scores are multiplied by, 1 if it is absent; empty: \f$head\_dim^{-1/2}\f$
+  std::string logit_divisor = {};           ///< key of what logits are divided by; empty: 1
+};
+
 /// Which classes of runtime a table was read off, and what is special about it.
 struct Family {
   std::string model_type;                   ///< `model_type` in config.json
@@ -183,6 +207,7 @@ struct Family {
   std::vector<std::pair<std::string, long>> defaults = {};  ///< what absent keys of that section mean: its class's defaults
   std::string text_type = {};               ///< `model_type` in that section; empty: whatever it is
   bool has_forward = false;                 ///< whether the reference forward pass computes what the stock class does
+  Arithmetic arithmetic = {};               ///< what it computes beside the rows
 };
 
 }  // namespace rmsfold::model

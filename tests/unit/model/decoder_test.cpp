@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The reference forward against logits that transformers computed.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include <rmsfold/core/tolerance.hpp>
@@ -48,8 +49,16 @@ std::vector<Golden> golden_cases() {
     cases.push_back(std::move(one));
   }
   std::sort(cases.begin(), cases.end(), [](const Golden& a, const Golden& b) { return a.directory < b.directory; });
-  REQUIRE(cases.size() >= 6);
+  REQUIRE(cases.size() >= 16);
   return cases;
+}
+
+Golden golden_case(const std::string& name) {
+  for (Golden& golden : golden_cases()) {
+    if (golden.directory.filename() == name) return golden;
+  }
+  FAIL("no golden case " << name);
+  return {};
 }
 
 Matrix<double> logits(const fs::path& directory, const std::vector<Index>& tokens, const ForwardOptions& options = {}) {
@@ -149,21 +158,92 @@ TEST_CASE("decoder: the wrong variant of each part is far off", "[model]") {
             [](io::Json& c) {
               c["rope_scaling"] = {{"type", "linear"}, {"factor", 2.0}};
             }},
-           {"qwen3", [](io::Json& c) { c["rms_norm_eps"] = 1e-2; }}}) {
+           {"qwen3", [](io::Json& c) { c["rms_norm_eps"] = 1e-2; }},
+           {"apertus_xielu", [](io::Json& c) { c["hidden_act"] = "relu2"; }},
+           {"arcee_squared_relu", [](io::Json& c) { c["hidden_act"] = "relu"; }},
+           {"ernie4_5_interleaved", [](io::Json& c) { c["hidden_act"] = "gelu"; }},
+           {"gemma", [](io::Json& c) { c["hidden_act"] = "silu"; }},
+           {"glm_partial_interleaved", [](io::Json& c) { c["rope_parameters"]["partial_rotary_factor"] = 1.0; }},
+           {"granite_multipliers", [](io::Json& c) { c["embedding_multiplier"] = 1.0; }},
+           {"granite_multipliers", [](io::Json& c) { c["residual_multiplier"] = 1.0; }},
+           {"granite_multipliers", [](io::Json& c) { c["attention_multiplier"] = 0.4; }},
+           {"granite_multipliers", [](io::Json& c) { c["logits_scaling"] = 1.0; }},
+           {"hunyuan_norms_after_rope", [](io::Json& c) { c["rope_parameters"]["alpha"] = 5.0; }},
+           {"ministral3_yarn", [](io::Json& c) { c["rope_parameters"]["llama_4_scaling_beta"] = 0.0; }},
+           {"ministral3_yarn", [](io::Json& c) { c["rope_parameters"]["mscale"] = 0.5; }},
+           {"ministral3_yarn", [](io::Json& c) { c["rope_parameters"]["beta_fast"] = 0.5; }},
+           {"ministral3_yarn", [](io::Json& c) { c["rope_parameters"]["beta_slow"] = 0.3; }},
+           {"ministral3_yarn", [](io::Json& c) { c["rope_parameters"]["truncate"] = false; }},
+           {"ministral3_yarn", [](io::Json& c) { c["rope_parameters"]["rope_type"] = "default"; }},
+           {"phi3_fused_longrope", [](io::Json& c) { c["original_max_position_embeddings"] = 24; }},
+           {"phi3_fused_longrope", [](io::Json& c) { c["rope_parameters"]["attention_factor"] = 1.0; }},
+           {"phi3_fused_longrope", [](io::Json& c) { c["rope_parameters"]["long_factor"][1] = 1.4; }},
+           {"smollm3_layer_without_rope", [](io::Json& c) { c["no_rope_layers"] = {1, 1}; }},
+           {"smollm3_layer_without_rope", [](io::Json& c) { c.erase("no_rope_layers"); }}}) {
     const TempDir temp;
-    const std::vector<Golden> cases = golden_cases();
-    const auto golden = std::find_if(cases.begin(), cases.end(),
-                                     [&](const Golden& one) { return one.directory.filename() == row.golden; });
-    REQUIRE(golden != cases.end());
-    fs::copy(golden->directory, temp / "m");
+    const Golden golden = golden_case(row.golden);
+    fs::copy(golden.directory, temp / "m");
     edit_config(temp / "m", row.wrong);
     INFO(row.golden << " with " << io::read_json_file(temp / "m" / "config.json").dump());
-    CHECK(relative_distance(logits(temp / "m", golden->tokens, in_double()), golden->exact) > 1e-5);
+    CHECK(relative_distance(logits(temp / "m", golden.tokens, in_double()), golden.exact) > 1e-5);
   }
 }
 
+TEST_CASE("decoder: two ways to say the same", "[model]") {
+  struct Row {
+    std::string golden;
+    std::function<void(io::Json&)> otherwise;
+  };
+  for (const Row& row :
+       std::vector<Row>{{"arcee_squared_relu", [](io::Json& c) { c.erase("hidden_act"); }},
+                        {"gemma", [](io::Json& c) { c["hidden_act"] = "gelu"; }},
+                        {"glm_partial_interleaved",
+                         [](io::Json& c) {
+                           c["rope_theta"] = c["rope_parameters"]["rope_theta"];
+                           c.erase("rope_parameters");
+                         }},
+                        {"granite_multipliers", [](io::Json& c) { c["use_bidirectional_attention"] = false; }},
+                        {"ministral3_yarn",
+                         [](io::Json& c) {
+                           io::Json& rotary = c["rope_parameters"];
+                           rotary["type"] = rotary["rope_type"];
+                           rotary.erase("rope_type");
+                           rotary["attention_factor"] = (0.1 * std::log(8.0) + 1) / (0.05 * std::log(8.0) + 1);
+                         }},
+                        {"phi3_fused_longrope",
+                         [](io::Json& c) {
+                           c["rope_parameters"]["original_max_position_embeddings"] = 16;
+                           c.erase("original_max_position_embeddings");
+                           c["rope_parameters"]["factor"] = c["max_position_embeddings"].get<double>() / 16;
+                         }},
+                        {"smollm3_layer_without_rope", [](io::Json& c) {
+                           c["rope_scaling"] = nullptr;
+                           c["no_rope_layers"] = {0, 7, 0};
+                         }}}) {
+    const TempDir temp;
+    const Golden golden = golden_case(row.golden);
+    fs::copy(golden.directory, temp / "m");
+    edit_config(temp / "m", row.otherwise);
+    INFO(row.golden << " with " << io::read_json_file(temp / "m" / "config.json").dump());
+    CHECK(relative_distance(logits(temp / "m", golden.tokens, in_double()), golden.exact) < 1e-12);
+  }
+}
+
+TEST_CASE("decoder: every second layer without rotation, where config.json gives the distance", "[model]") {
+  const Golden golden = golden_case("smollm3_layer_without_rope");
+  const TempDir temp;
+  fs::copy(golden.directory, temp / "m");
+  edit_config(temp / "m", [](io::Json& c) { c["no_rope_layers"] = {1, 0}; });
+  const Matrix<double> listed = logits(temp / "m", golden.tokens, in_double());
+  edit_config(temp / "m", [](io::Json& c) {
+    c.erase("no_rope_layers");
+    c["no_rope_layer_interval"] = 2;
+  });
+  CHECK(same_bits(logits(temp / "m", golden.tokens, in_double()), listed));
+}
+
 TEST_CASE("decoder: the same bits for any number of threads, every norm of the stream is shown", "[model]") {
-  const Golden golden = golden_cases().front();
+  const Golden golden = golden_case("llama");
   ForwardOptions options;
   options.threads = 1;
   const Matrix<double> alone = logits(golden.directory, golden.tokens, options);
@@ -180,7 +260,7 @@ TEST_CASE("decoder: the same bits for any number of threads, every norm of the s
 }
 
 TEST_CASE("decoder: causal: a later token changes nothing before it", "[model]") {
-  const Golden golden = golden_cases().front();
+  const Golden golden = golden_case("llama");
   const Index prefix = static_cast<Index>(golden.tokens.size()) - 2;
   std::vector<Index> other = golden.tokens;
   other.back() = (other.back() + 1) % 32;
@@ -196,10 +276,13 @@ TEST_CASE("decoder: what it does not have is refused by name", "[model]") {
     io::Json value;
     std::string says;
   };
-  for (const Row& row : std::vector<Row>{{"hidden_act", "gelu", "gelu"},
-                                         {"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4.0}}, "yarn"},
+  for (const Row& row : std::vector<Row>{{"hidden_act", "mish", "mish"},
+                                         {"rope_scaling", {{"rope_type", "dynamic"}, {"factor", 4.0}}, "dynamic"},
+                                         {"rope_scaling", {{"rope_type", "dynamic"}, {"alpha", 4.0}}, "dynamic"},
                                          {"partial_rotary_factor", 0.26, "cannot rotate in pairs"},
                                          {"partial_rotary_factor", 1.5, "cannot rotate in pairs"},
+                                         {"use_bidirectional_attention", true, "causal"},
+                                         {"hidden_act", "xielu", "needs the number"},
                                          {"sliding_window", 2, "sliding window"}}) {
     const TempDir temp;
     TinyModel spec = tiny("llama");
@@ -209,6 +292,20 @@ TEST_CASE("decoder: what it does not have is refused by name", "[model]") {
     const std::vector<Index> tokens{1, 2, 3};
     CHECK_THROWS_AS(Decoder(opened).logits(tokens), RefusedError);
     CHECK_THROWS_WITH(Decoder(opened).logits(tokens), has_text(row.says));
+  }
+  for (const Row& row : std::vector<Row>{
+           {"apertus_xielu", nullptr, "depends on the version"},
+           {"ministral3_yarn", nullptr, "depends on the version"},
+           {"smollm3_layer_without_rope", {1}, "0 and 1 for every layer"},
+           {"phi3_fused_longrope", {{"rope_type", "longrope"}, {"long_factor", {1, 2}}}, "positive numbers"}}) {
+    const Golden golden = golden_case(row.key);
+    const TempDir temp;
+    fs::copy(golden.directory, temp / "m");
+    edit_config(temp / "m", [&](io::Json& config) {
+      config[row.value.is_array() && row.value.size() == 1 ? "no_rope_layers" : "rope_parameters"] = row.value;
+    });
+    INFO(row.key);
+    CHECK_THROWS_WITH(logits(temp / "m", golden.tokens), has_text(row.says));
   }
   const TempDir temp;
   const Model opened(write_model(temp / "m", tiny("llama")));
