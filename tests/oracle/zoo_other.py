@@ -53,6 +53,16 @@ def lfm2(**more):
     return stock("Lfm2ForCausalLM", transformers.Lfm2Config(**(config | more)))
 
 
+def lfm2_moe(**more):
+    # layer 0: convolution and a dense MLP, 1: attention and experts, 2: convolution and experts
+    config = {
+        "vocab_size": 96, "hidden_size": 24, "intermediate_size": 40, "moe_intermediate_size": 14, "num_hidden_layers": 3,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "conv_bias": True, "conv_L_cache": 3, "num_dense_layers": 1,
+        "num_experts": 4, "num_experts_per_tok": 2, "layer_types": ["conv", "full_attention", "conv"], "rope_parameters": ROPE,
+    }
+    return stock("Lfm2MoeForCausalLM", transformers.Lfm2MoeConfig(**(config | more)))
+
+
 def falcon_h1(**more):
     config = {
         "vocab_size": 96, "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -92,6 +102,16 @@ def t5_v1_1(**more):
     """As t5 1.1: gated, with a head of its own that is not scaled."""
     made = t5(feed_forward_proj="gated-gelu", tie_word_embeddings=False, **more)
     made.config.tie_word_embeddings = False
+    made.lm_head.weight = torch.nn.Parameter(torch.randn_like(made.lm_head.weight))
+    return made
+
+
+def umt5(**more):
+    return t5("UMT5ForConditionalGeneration", "UMT5Config", **more)
+
+
+def umt5_untied(**more):
+    made = umt5(tie_word_embeddings=False, **more)
     made.lm_head.weight = torch.nn.Parameter(torch.randn_like(made.lm_head.weight))
     return made
 
@@ -216,6 +236,7 @@ CASES = [
     Animal("mamba2", mamba2),
     Animal("jamba", jamba, routers=r"feed_forward\.router$", heads=True),
     Animal("lfm2", lfm2, heads=True),
+    Animal("lfm2_moe", lfm2_moe, routers=r"feed_forward\.gate$", heads=True),
     Animal("falcon_h1", falcon_h1, heads=True),
     Animal("falcon_h1_norm", lambda: falcon_h1(mamba_rms_norm=True, mamba_norm_before_gate=False), heads=True),
     Animal("falcon_h1_norm_first", lambda: falcon_h1(mamba_rms_norm=True, mamba_norm_before_gate=True), heads=True),
@@ -226,10 +247,13 @@ CASES = [
     Animal("whisper", whisper, inputs="features", signs=False, heads=True,
            note="the decoder stream; the encoder's starts at a GELU and is left alone. dense: a Q that fixes the ones vector"),
     Animal("vit", vit, inputs="pixels", signs=False, heads=True, note="dense: a Q that fixes the ones vector"),
-    Animal("vit_base", lambda: vit("ViTModel"), inputs="pixels", signs=False, heads=True),
-    Animal("siglip", siglip, inputs="tokens and pixels", dense=False, signs=False),
+    Animal("vit_base", lambda: vit("ViTModel"), inputs="pixels", dense=False, signs=False, moves=False,
+           note="its output is the last hidden state: only what stays inside folds"),
+    Animal("siglip", siglip, inputs="tokens and pixels", dense=False, signs=False, moves=False, note="refused"),
     Animal("bert", bert, dense=False, signs=False, heads=True),
-    Animal("bert_base", lambda: bert("BertModel"), dense=False, signs=False, heads=True),
+    Animal("bert_base", lambda: bert("BertModel"), dense=False, signs=False, moves=False, note="as vit_base"),
+    Animal("umt5", umt5, inputs="encoder-decoder", dense=False, heads=True, note="tied, and has to stay so"),
+    Animal("umt5_untied", umt5_untied, inputs="encoder-decoder", heads=True),
     Animal("roberta", roberta, dense=False, signs=False, heads=True),
     Animal("modernbert", modernbert, dense=False, signs=False, heads=True),
     Animal("llava_llama", llava, inputs="tokens and pixels", heads=True),

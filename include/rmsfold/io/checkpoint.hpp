@@ -61,7 +61,7 @@ class Checkpoint {
     if (!is_present(config_name)) {
       detail::raise<FormatError>("{} is not a model directory: it has no {}", printable(directory_), config_name);
     }
-    config_ = read_json_file(directory_ / config_name);
+    config_ = parse_json(quote_python_literals(read_text_file(directory_ / config_name, std::uint64_t{256} << 20)), (directory_ / config_name).native());
     if (!config_.is_object()) detail::raise<FormatError>("{}: not a JSON object", printable(directory_ / config_name));
     if (source == Source::index && is_present(index_name)) {
       open_by_index();

@@ -198,4 +198,42 @@ class JsonBuilder : public JsonHandler {
   return parse_json(read_text_file(path, limit), path.native());
 }
 
+/// What stands before the numbers that Python writes as no JSON, once they are strings.
+inline constexpr std::string_view python_literal = "literal of Python: ";
+
+/// JSON as Python writes it, with its numbers NaN, Infinity and -Infinity made strings that `parse_json` reads.
+[[nodiscard]] inline std::string quote_python_literals(std::string_view text) {
+  std::string result;
+  result.reserve(text.size());
+  bool in_string = false;
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    if (in_string && text[at] == '\\' && at + 1 < text.size()) {
+      result += text[at++];
+    } else if (text[at] == '"') {
+      in_string = !in_string;
+    } else if (!in_string) {
+      std::string_view found;
+      for (const std::string_view literal : {"NaN", "Infinity", "-Infinity"}) {
+        if (text.substr(at, literal.size()) == literal) found = literal;
+      }
+      if (!found.empty()) {
+        result += fmt::format("\"{}{}\"", python_literal, found);
+        at += found.size() - 1;
+        continue;
+      }
+    }
+    result += text[at];
+  }
+  return result;
+}
+
+/// The opposite, for text that is written.
+[[nodiscard]] inline std::string unquote_python_literals(std::string text) {
+  for (const std::string_view literal : {"NaN", "Infinity", "-Infinity"}) {
+    const std::string quoted = fmt::format("\"{}{}\"", python_literal, literal);
+    for (std::size_t at = text.find(quoted); at != std::string::npos; at = text.find(quoted, at)) text.replace(at, quoted.size(), literal);
+  }
+  return text;
+}
+
 }  // namespace rmsfold::io

@@ -31,9 +31,9 @@ namespace rmsfold::model {
     }
     const std::size_t texts = list.size();
     for (const Wrapper& wrapper : family::wrappers()) {
-      for (const std::string& text : wrapper.texts) {
+      for (const WrappedText& text : wrapper.texts) {
         for (std::size_t t = 0; t < texts; ++t) {
-          if (list[t].model_type == text) list.push_back(wrapped(wrapper, list[t]));
+          if (list[t].model_type == text.model_type) list.push_back(wrapped(wrapper, text, Family(list[t])));
         }
       }
     }

@@ -609,7 +609,11 @@ class Expansion {
   if (family.section.empty()) return detail::Expansion(family, config, config, find, options).run();
   const std::optional<Config> section = config.section(family.section);
   if (!section) rmsfold::detail::raise<FormatError>("{}: key \"{}\" is missing", config.file(), family.section);
-  return detail::Expansion(family, config, *section, find, options).run();
+  io::Json described = section->json();
+  for (const auto& [key, value] : family.defaults) {
+    if (!section->has(key)) described[key] = value;
+  }
+  return detail::Expansion(family, config, Config(std::move(described), section->file()), find, options).run();
 }
 
 /// The graph of a config. @throws FormatError when a key is missing or absurd; RefusedError when the family, or something the config asks for, is not handled.

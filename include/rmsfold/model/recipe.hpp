@@ -221,6 +221,7 @@ struct Family {
   std::optional<double> eps = std::nullopt;      ///< where config.json does not say it
   Presence one_kv_head = never();           ///< when all query heads share one key and value head, whatever the count in config.json
   std::string section = {};                 ///< section of config.json that describes the decoder; empty: the whole
+  std::vector<std::pair<std::string, long>> defaults = {};  ///< what absent keys of that section mean: its class's defaults
   std::string text_type = {};               ///< `model_type` in that section; empty: whatever it is
   bool has_forward = false;                 ///< whether the reference forward pass computes what the stock class does
   Arithmetic arithmetic = {};               ///< what it computes beside the rows

@@ -240,6 +240,9 @@ inline constexpr std::string_view rotation_file_name = "rmsfold.rotation";
   Basis basis;
   if (step.rotation == RotationKind::none) return basis;
   const bool by_hadamard = step.rotation == RotationKind::hadamard || step.rotation == RotationKind::file;
+  if (step.heads && size.head_dim == 0 && !graph.values.empty()) {
+    rmsfold::detail::raise<RefusedError>("--heads: config.json does not say how many heads there are; leave it out");
+  }
   if (step.heads && by_hadamard && size.head_dim > 0 && !hadamard_factors(size.head_dim)) {
     rmsfold::detail::raise<RefusedError>("--heads: there is no Hadamard matrix of order head_dim = {}; use --rotation orthogonal, or leave out --heads", size.head_dim);
   }

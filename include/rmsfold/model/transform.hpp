@@ -639,7 +639,7 @@ class Transformation {
     io::Json config = model_.config().json();
     if (!keeps_tie) model_.set_tie(config, plan_.output_is_tied);
     if (!model_.graph().dropped.empty()) model_.set_mtp_dropped(config);
-    io::write_text_file(to, config.dump(2) + "\n");
+    io::write_text_file(to, io::unquote_python_literals(config.dump(2) + "\n"));
   }
 
   /// Matrices that no seed makes again, beside the manifest, so that another machine has the same bits.

@@ -203,6 +203,7 @@ inline const std::vector<SignalRow> masked_head_signals = stream_signals({"trans
     return masked_head(dense, bert_norm(last_norm, "transformed_activated", "final"), std::string(residual), always(), never());
   };
   const std::string bert_tie = "with a head of its own, stock classes would not find the bias that it shares with the masked-token head";
+  const std::string nsp = "cls.seq_relationship";
   return {
       {.model_type = "t5", .architectures = {"T5ForConditionalGeneration"}, .rows = t5_rows(),
        .tie = {.embedding = "{root}shared", .flags = t5_flags, .if_absent = true, .scaled = true}, .namings = {{"", "lm_head"}}, .signals = t5_signals,
@@ -221,7 +222,7 @@ inline const std::vector<SignalRow> masked_head_signals = stream_signals({"trans
       {.model_type = "vit", .architectures = {"ViTModel"}, .rows = vit_rows() + public_state("final"), .tie = {.embedding = patches, .has_head = false},
        .namings = {{"", ""}, {"vit.", ""}}},
       {.model_type = "bert", .architectures = {"BertForMaskedLM"},
-       .rows = bert_rows() + bert_head("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm"),
+       .rows = bert_rows() + when(in_file(nsp + ".weight"), linear(nsp, "pooled", "next_sentence", always())) + bert_head("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm"),
        .tie = {.embedding = words, .if_absent = true, .never_untie = bert_tie}, .namings = {{"bert.", "cls.predictions.decoder"}}, .signals = masked_head_signals,
        .leave_alone = {"{root}embeddings.position_ids", "cls.predictions.bias", "cls.predictions.decoder.bias"}},
       {.model_type = "roberta", .architectures = {"RobertaForMaskedLM"}, .rows = bert_rows() + bert_head("lm_head.dense", "lm_head.layer_norm"),

@@ -75,9 +75,10 @@ struct MixerRows {
 }
 
 /// Experts as Linears of their own, or as the stacks that transformers 5 has in memory.
-[[nodiscard]] inline Rows gated_experts(const std::string& prefix) {
+[[nodiscard]] inline Rows gated_experts(const std::string& prefix, const std::string& gate = "gate_proj", const std::string& up = "up_proj",
+                                        const std::string& down = "down_proj") {
   const std::string each = prefix + "{e}.";
-  return when(in_file(each + "gate_proj.weight"), stored_mlp(each, "expert.{e}.")) +
+  return when(in_file(each + gate + ".weight"), stored_mlp(each, "expert.{e}.", gate, up, down)) +
          when(in_file(prefix + "gate_up_proj"),
               stack(prefix + "gate_up_proj", "mlp_in.{i}", "experts_in.{i}", Layout::stacked_out_in) +
                   operation(Op::opaque, prefix.substr(0, prefix.size() - 1), {"experts_in.{i}"}, {"experts_mid.{i}"}) +
@@ -112,16 +113,17 @@ struct MixerRows {
          head({.module = "{root}final_layernorm"});
 }
 
-/// The rows of lfm2: layers of a gated short convolution or attention. The final norm is called after the embedding.
-[[nodiscard]] inline Rows lfm2_rows() {
+/// The rows of lfm2 and lfm2_moe: layers of a gated short convolution or attention. The final norm is called after the embedding.
+[[nodiscard]] inline Rows lfm2_rows(Rows sparse = {}) {
   const std::string conv = layer + "conv.";
   const std::string attn = layer + "self_attn.";
+  const std::string ff = layer + "feed_forward.";
   const Presence bias = flag("conv_bias", false);
   return embedding("{root}embed_tokens") + norm({.module = layer + "operator_norm"}) +
          when(in_file(attn + "q_proj.weight"), attention({.o = "out_proj", .between = head_norms(attn + "q_layernorm", attn + "k_layernorm")})) +
          when(in_file(conv + "in_proj.weight"), mixer({.prefix = conv, .in_bias = bias, .out_bias = bias})) +
-         norm({.module = layer + "ffn_norm", .writes = "mlp_in.{i}"}) + stored_mlp(layer + "feed_forward.", "ff_", "w1", "w3", "w2") +
-         head({.module = "{root}embedding_norm"});
+         norm({.module = layer + "ffn_norm", .writes = "mlp_in.{i}"}) + when(in_file(ff + "w1.weight"), stored_mlp(ff, "ff_", "w1", "w3", "w2")) +
+         std::move(sparse) + head({.module = "{root}embedding_norm"});
 }
 
 /// The rows of falcon_h1: attention and a state space side by side. All its multipliers are numbers, or act on inner channels.
@@ -174,6 +176,8 @@ struct MixerRows {
 [[nodiscard]] inline std::vector<Family> hybrid_families() {
   const std::vector<Naming> backbone{{"backbone.", "lm_head"}};
   const std::vector<Repeat> many{layers, experts};
+  const std::string ff = layer + "feed_forward.";
+  const Rows lfm2_experts = when(in_file(ff + "gate.weight"), linear(ff + "gate", "mlp_in.{i}", "router.{i}")) + gated_experts(ff + "experts.", "w1", "w3", "w2");
   return {
       {.model_type = "mamba", .architectures = {"MambaForCausalLM"}, .rows = mamba_rows({}),
        .tie = {.embedding = "{root}embeddings", .if_absent = true}, .namings = backbone,
@@ -184,6 +188,9 @@ struct MixerRows {
        .leave_alone = both(mixer_tensors(layer + "mamba."), {layer + "mamba.x_proj.weight"})},
       {.model_type = "lfm2", .architectures = {"Lfm2ForCausalLM"}, .rows = lfm2_rows(),
        .tie = {.flags = {"tie_embedding", "tie_word_embeddings"}, .if_absent = true}, .leave_alone = {layer + "conv.conv.*"}},
+      {.model_type = "lfm2_moe", .architectures = {"Lfm2MoeForCausalLM"}, .rows = lfm2_rows(lfm2_experts),
+       .tie = {.flags = {"tie_embedding", "tie_word_embeddings"}, .if_absent = true}, .repeats = many,
+       .leave_alone = {layer + "conv.conv.*", layer + "feed_forward.expert_bias"}},
       {.model_type = "falcon_h1", .architectures = {"FalconH1ForCausalLM"}, .rows = falcon_h1_rows(),
        .leave_alone = both(mixer_tensors(layer + "mamba."), {layer + "self_attn.rotary_emb.inv_freq"})},
       {.model_type = "qwen3_next", .architectures = {"Qwen3NextForCausalLM"}, .rows = qwen3_next_rows(),

@@ -4,18 +4,26 @@
 /// Models that put pictures into a language model: what they have beside it.
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <rmsfold/model/family/parts.hpp>
 
 namespace rmsfold::model {
 
+/// A family that a wrapper's text model may be of.
+struct WrappedText {
+  std::string model_type;                              ///< of the family
+  std::vector<std::pair<std::string, long>> defaults;  ///< what its class takes for numbers that the section leaves out, as published wrappers do
+  double eps;                                          ///< the same for eps
+};
+
 /// A model around the text model of another family, whose config stands in a section of config.json. Its family is the wrapper's rows before the text model's
 /// own, with the wrapper's names and tie; all else is the text model's.
 struct Wrapper {
   std::string model_type;                   ///< `model_type` in config.json
   std::vector<std::string> architectures;   ///< classes in `architectures` that the rows describe
-  std::vector<std::string> texts;           ///< which families the text model may be of, by `model_type` in the section; the first where it does not say
+  std::vector<WrappedText> texts;           ///< which families the text model may be of, by `model_type` in the section; the first where it does not say
   Rows rows;                                ///< what writes into the text model's stream
   std::vector<Naming> namings;              ///< how names may begin; the first is today's
   std::vector<std::string> leave_alone;     ///< tensors that live in other spaces only
@@ -26,7 +34,7 @@ struct Wrapper {
 };
 
 /// The family of a wrapper around one kind of text model.
-[[nodiscard]] inline Family wrapped(const Wrapper& wrapper, Family text) {
+[[nodiscard]] inline Family wrapped(const Wrapper& wrapper, const WrappedText& kind, Family text) {
   text.text_type = text.model_type;
   text.model_type = wrapper.model_type;
   text.architectures = wrapper.architectures;
@@ -37,6 +45,8 @@ struct Wrapper {
   text.signals.insert(text.signals.end(), wrapper.signals.begin(), wrapper.signals.end());
   text.leave_alone.insert(text.leave_alone.end(), wrapper.leave_alone.begin(), wrapper.leave_alone.end());
   text.section = wrapper.section;
+  text.defaults = kind.defaults;
+  text.eps = kind.eps;
   text.has_forward = false;
   return text;
 }
@@ -65,15 +75,29 @@ inline const std::vector<Naming> wrapped_namings{{"language_model.model.", "lang
   const Rows gemma = vision +
                      norm({.module = project + "mm_soft_emb_norm", .reads = "image", .writes = "image_normed", .gain = GainConvention::one_plus, .span = Width::stored}) +
                      stack(project + "mm_input_projection_weight", "image_normed", stream, Layout::in_out);
+  const auto sizes = [](long hidden, long intermediate, long count, long heads, long kv_heads) {
+    return std::vector<std::pair<std::string, long>>{{"hidden_size", hidden}, {"intermediate_size", intermediate}, {"num_hidden_layers", count},
+                                                     {"num_attention_heads", heads}, {"num_key_value_heads", kv_heads}};
+  };
+  const auto with = [](std::vector<std::pair<std::string, long>> list, std::vector<std::pair<std::string, long>> more) {
+    list.insert(list.end(), more.begin(), more.end());
+    return list;
+  };
+  const WrappedText llama{"llama", with(sizes(4096, 11008, 32, 32, 32), {{"vocab_size", 32000}}), 1e-6};
+  const WrappedText mistral{"mistral", with(sizes(4096, 14336, 32, 32, 8), {{"vocab_size", 32000}}), 1e-6};
+  const WrappedText ministral3{"ministral3", with(sizes(4096, 14336, 34, 32, 8), {{"head_dim", 128}, {"vocab_size", 131072}}), 1e-5};
+  const WrappedText qwen2{"qwen2", with(sizes(4096, 22016, 32, 32, 32), {{"vocab_size", 151936}}), 1e-6};
+  const WrappedText gemma3{"gemma3_text", with(sizes(2304, 9216, 26, 8, 4), {{"head_dim", 256}, {"vocab_size", 262208}}), 1e-6};
+  const WrappedText llama4{"llama4_text", with(sizes(5120, 8192, 48, 40, 8), {{"head_dim", 128}, {"vocab_size", 202048}, {"num_local_experts", 16}}), 1e-5};
   return {
-      {.model_type = "llava", .architectures = {"LlavaForConditionalGeneration"}, .texts = {"llama", "mistral", "qwen2"}, .rows = two,
+      {.model_type = "llava", .architectures = {"LlavaForConditionalGeneration"}, .texts = {llama, mistral, qwen2}, .rows = two,
        .namings = wrapped_namings, .leave_alone = {"{outer}vision_tower.*"}, .tie_flags = {inner_tie, outer_tie}},
-      {.model_type = "mistral3", .architectures = {"Mistral3ForConditionalGeneration"}, .texts = {"mistral", "ministral3"}, .rows = two,
+      {.model_type = "mistral3", .architectures = {"Mistral3ForConditionalGeneration"}, .texts = {mistral, ministral3}, .rows = two,
        .namings = wrapped_namings, .leave_alone = {"{outer}vision_tower.*", project + "norm.weight", project + "patch_merger.*"},
        .tie_flags = {outer_tie, inner_tie}},
-      {.model_type = "gemma3", .architectures = {"Gemma3ForConditionalGeneration"}, .texts = {"gemma3_text"}, .rows = gemma,
+      {.model_type = "gemma3", .architectures = {"Gemma3ForConditionalGeneration"}, .texts = {gemma3}, .rows = gemma,
        .namings = wrapped_namings, .leave_alone = {"{outer}vision_tower.*"}, .tie_flags = {outer_tie, inner_tie}, .tied_if_absent = true},
-      {.model_type = "llama4", .architectures = {"Llama4ForConditionalGeneration"}, .texts = {"llama4_text"},
+      {.model_type = "llama4", .architectures = {"Llama4ForConditionalGeneration"}, .texts = {llama4},
        .rows = vision + projector(project + "linear_1", "image", stream), .namings = {wrapped_namings.front()}, .leave_alone = {"{outer}vision_model.*"},
        .tie_flags = {inner_tie, outer_tie}},
   };
