@@ -11,23 +11,27 @@ import make_golden
 import results_page
 import smollm2
 import tiny
+import zoo
 from program import Program, Results
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("build", type=pathlib.Path)
-    parser.add_argument("--only", choices=["golden", "tiny", "smollm2"])
+    parser.add_argument("--only", choices=["golden", "tiny", "zoo", "smollm2"])
+    parser.add_argument("--names", nargs="*", help="with --only zoo: which families")
     parser.add_argument("--write-results", action="store_true", help="put the measured tables in docs/results.md")
     options = parser.parse_args()
     program, results, work = Program(options.build), Results(), options.build / "oracle"
     start = time.monotonic()
-    families, rows = [], []
+    families, animals, rows = [], [], []
     if options.only in (None, "golden"):
         for case in make_golden.CASES:
             results.case(f"golden {case.name}", make_golden.check, case)
     if options.only in (None, "tiny"):
         families = tiny.run(program, work / "tiny", results)
+    if options.only in (None, "zoo"):
+        animals = zoo.run(program, work / "zoo", results, options.names)
     if options.only in (None, "smollm2"):
         rows = smollm2.run(program, work / "smollm2", results)
     if families and rows:

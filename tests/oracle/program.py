@@ -15,10 +15,11 @@ class Program:
     def __init__(self, build):
         self.rmsfold = self._find(build, "rmsfold")
         self.reference_logits = self._find(build, "reference_logits")
+        self.forced_transform = self._find(build, "forced_transform")
 
     @staticmethod
     def _find(build, name):
-        for folder in ("", "tools", "examples", "bin"):
+        for folder in ("", "tools", "examples", "tests", "bin"):
             path = pathlib.Path(build) / folder / name
             if path.is_file():
                 return path
@@ -37,9 +38,15 @@ class Program:
             raise AssertionError(f"rmsfold {arguments[0]} exited {status}: {text}")
         return seconds
 
-    def verify(self, before, after):
+    def verify(self, before, after, *options):
         """Exit status, seconds, text."""
-        return self.run("verify", before, after)
+        return self.run("verify", before, after, *options)
+
+    def force(self, model, out, rotation):
+        """Carries out what the program refuses."""
+        done = subprocess.run([self.forced_transform, model, out, rotation], capture_output=True, text=True)
+        if done.returncode != 0:
+            raise AssertionError(f"forced_transform exited {done.returncode}: {done.stderr.strip()}")
 
     def forward(self, model, ids, out, *options):
         """Logits of our reference forward."""
@@ -56,11 +63,15 @@ class Program:
 class Results:
     """One line per case, a total at the end."""
 
-    def __init__(self):
+    def __init__(self, quiet=False):
         self.passed = self.failed = 0
+        self.quiet, self.lines = quiet, []
 
     def line(self, ok, name, text):
         self.passed, self.failed = self.passed + bool(ok), self.failed + (not ok)
+        self.lines.append((ok, name, text))
+        if self.quiet:
+            return
         print(f"{'ok    ' if ok else 'FAILED'} {name:<52} {text}", flush=True)
 
     def case(self, name, function, *arguments):
