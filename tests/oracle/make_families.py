@@ -14,7 +14,7 @@ import tempfile
 
 from safetensors import safe_open
 
-import stock  # noqa: F401  (quietens transformers)
+import stock
 import zoo_dense
 import zoo_layer_norm
 import zoo_moe
@@ -27,7 +27,8 @@ ANIMALS = zoo_dense.CASES + zoo_moe.CASES + zoo_layer_norm.CASES + zoo_other.CAS
 def describe(animal):
     """What a file holds."""
     with tempfile.TemporaryDirectory() as folder:
-        animal.build().save_pretrained(folder)
+        with stock.all_in_double():
+            animal.build().save_pretrained(folder)
         config = json.loads((pathlib.Path(folder) / "config.json").read_text())
         config.pop("transformers_version", None)
         shapes = {}
@@ -39,6 +40,7 @@ def describe(animal):
         "config": config,
         "dense": animal.dense,
         "heads": animal.heads,
+        "moves": animal.moves,
         "one_plus": animal.one_plus,
         "signs": animal.signs,
         "tensors": shapes,

@@ -17,6 +17,6 @@ class Animal:
     routers: str = ""  # regex: modules whose outputs choose the experts
     dense: bool = True  # does the algebra allow a dense rotation of the residual stream after the fold
     signs: bool = True  # does it allow signed permutations; else unsigned ones
-    moves: bool = True  # does it allow permutations; else no change of basis at all
+    moves: bool = True  # does it allow permutations at all
     heads: bool = False  # does it allow a rotation of values per head
     note: str = ""  # anything a reader should know

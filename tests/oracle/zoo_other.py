@@ -139,14 +139,6 @@ SIGLIP_VISION = {
 }
 
 
-def siglip(**more):
-    text = {
-        "vocab_size": 96, "hidden_size": 20, "intermediate_size": 36, "num_hidden_layers": 2, "num_attention_heads": 4,
-        "max_position_embeddings": 20, "projection_size": 24, "pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 3,
-    }
-    return stock("SiglipModel", transformers.SiglipConfig(text_config=text | more, vision_config=SIGLIP_VISION))
-
-
 BERT = {
     "vocab_size": 96, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40,
     "max_position_embeddings": 48, "type_vocab_size": 3, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
@@ -249,7 +241,6 @@ CASES = [
     Animal("vit", vit, inputs="pixels", signs=False, heads=True, note="dense: a Q that fixes the ones vector"),
     Animal("vit_base", lambda: vit("ViTModel"), inputs="pixels", dense=False, signs=False, moves=False,
            note="its output is the last hidden state: only what stays inside folds"),
-    Animal("siglip", siglip, inputs="tokens and pixels", dense=False, signs=False, moves=False, note="refused"),
     Animal("bert", bert, dense=False, signs=False, heads=True),
     Animal("bert_base", lambda: bert("BertModel"), dense=False, signs=False, moves=False, note="as vit_base"),
     Animal("umt5", umt5, inputs="encoder-decoder", dense=False, heads=True, note="tied, and has to stay so"),

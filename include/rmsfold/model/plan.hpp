@@ -163,12 +163,12 @@ class Planner {
       rmsfold::detail::raise<RefusedError>("{}: {} carries a gain (|g| from {:.3g} to {:.3g}) that does not commute with {}{}; {}{}", directory, site.norm->module,
                                            site.magnitudes().first, site.magnitudes().second, what,
                                            site.is_foldable() ? "" : " and cannot be folded: " + site.why_not_foldable,
-                                           site.is_foldable() ? "fold it first (leave out --no-fold), or " : "", alternative());
+                                           site.is_foldable() && contains(gauge_of(site.norm->row->norm, false), wanted) ? "fold it first (leave out --no-fold), or " : "", alternative());
     }
     const Verdict verdict = judge(graph_, plan_.sites);
     for (const Restriction& restriction : verdict.restrictions) {
       if (contains(restriction.after_folding, wanted)) continue;
-      rmsfold::detail::raise<RefusedError>("{}: {} {}, so of changes of basis it allows {} only, and this is none; {}", directory, restriction.node, restriction.why,
+      rmsfold::detail::raise<RefusedError>("{}: {} {}, so of changes of basis it allows {} and no other; {}", directory, restriction.node, restriction.why,
                                            rmsfold::name_of(restriction.after_folding), alternative());
     }
   }
