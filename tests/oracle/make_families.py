@@ -60,6 +60,12 @@ def check():
     return sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
 
 
+def compare():
+    """For the oracle's report."""
+    different = check()
+    return not different, ", ".join(different) or "all as committed"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true")

@@ -7,6 +7,7 @@ import sys
 import time
 
 import stock  # first: it quietens transformers
+import make_families
 import make_golden
 import results_page
 import smollm2
@@ -31,9 +32,14 @@ def main():
     if options.only in (None, "tiny"):
         families = tiny.run(program, work / "tiny", results)
     if options.only in (None, "zoo"):
+        results.case("fixtures of families", make_families.compare)
         animals = zoo.run(program, work / "zoo", results, options.names)
     if options.only in (None, "smollm2"):
         rows = smollm2.run(program, work / "smollm2", results)
+    if animals:
+        zoo.write_summary(animals, work / "oracle.json")
+        if options.write_results and results.failed == 0 and not options.names:
+            zoo.write_summary(animals, make_families.FOLDER / "oracle.json")
     if families and rows:
         page = results_page.write(families, rows)
         (work / "results.md").write_text(page)

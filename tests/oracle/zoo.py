@@ -239,4 +239,8 @@ def run(program, work, results, names=None, workers=2):
 
 def write_summary(rows, path):
     """What the page of families takes from here."""
-    path.write_text(json.dumps({row["name"]: row for row in rows}, indent=0, sort_keys=True) + "\n")
+    lines = [
+        f"{json.dumps(row['name'])}: " + json.dumps({k: float(f"{v:.1e}") for k, v in row.items() if k != "name"})
+        for row in sorted(rows, key=lambda row: row["name"])
+    ]
+    path.write_text("{\n" + ",\n".join(lines) + "\n}\n")

@@ -23,7 +23,7 @@ const std::vector<FamilyFixture>& family_fixtures() {
       if (entry.path().filename() == "oracle.json") continue;
       const io::Json json = io::read_json_file(entry.path());
       list.push_back({entry.path().stem().string(), json.at("config"), json.at("tensors"), json.at("dense").get<bool>(),
-                      json.at("signs").get<bool>(), json.at("heads").get<bool>()});
+                      json.at("signs").get<bool>(), json.at("heads").get<bool>(), json.at("moves").get<bool>()});
     }
     std::sort(list.begin(), list.end(), [](const FamilyFixture& a, const FamilyFixture& b) { return a.name < b.name; });
     return list;

@@ -20,6 +20,7 @@ struct FamilyFixture {
   bool dense = false;   ///< whether the oracle expects dense rotations to be possible
   bool signs = false;   ///< whether signed permutations
   bool heads = false;   ///< whether rotations of values per head
+  bool moves = true;    ///< whether permutations
 };
 
 /// All of them, by name.

@@ -168,9 +168,15 @@ class Planner {
     const Verdict verdict = judge(graph_, plan_.sites);
     for (const Restriction& restriction : verdict.restrictions) {
       if (contains(restriction.after_folding, wanted)) continue;
-      rmsfold::detail::raise<RefusedError>("{}: {} {}, so of changes of basis it allows {} and no other; {}", directory, restriction.node, restriction.why,
+      const bool subtracts_mean = contains(Gauge::fixes_ones, restriction.after_folding) && restriction.after_folding != Gauge::identity && is_layer_norm(restriction.node);
+      rmsfold::detail::raise<RefusedError>("{}: {} {}, so of changes of basis it allows {} and no other; {}", directory, restriction.node,
+                                           subtracts_mean ? "is a LayerNorm, which subtracts the mean" : restriction.why,
                                            rmsfold::name_of(restriction.after_folding), alternative());
     }
+  }
+
+  [[nodiscard]] bool is_layer_norm(const std::string& module) const {
+    return std::any_of(graph_.nodes.begin(), graph_.nodes.end(), [&](const Node& node) { return node.module == module && node.op == Op::norm && node.row->norm == NormKind::layer; });
   }
 
   /// What can be done instead.
