@@ -31,7 +31,8 @@ struct Rotary {
   double high_frequency = 4;       ///< llama3: `high_freq_factor`; yarn: `beta_fast`
   double original_context = 8192;  ///< all but plain and linear: `original_max_position_embeddings`
   bool truncates = true;           ///< yarn: whether the range of scaled channels ends at whole numbers
-  std::vector<double> short_factors, long_factors;  ///< longrope: of each wavelength, in sequences up to the original context and in longer ones
+  std::vector<double> short_factors;  ///< longrope: of each wavelength, in sequences up to the original context and in longer ones
+  std::vector<double> long_factors;  ///< longrope: of each wavelength, in sequences up to the original context and in longer ones
   double magnitude = 1;            ///< cosines and sines are multiplied by it
   double query_growth = 0;         ///< beta of `Arithmetic::queries_grow`
   Index dim = 0;                   ///< channels of a head that rotate, an even number; the others pass

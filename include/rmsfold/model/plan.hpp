@@ -329,7 +329,9 @@ class Planner {
 /// Walks the graph with the words that a plan's factors spell along every edge.
 class PlanChecker {
  public:
-  PlanChecker(const Model& model, const Plan& plan) : model_(model), graph_(model.graph()), plan_(plan), words_(graph_.signals.size()) {}
+  PlanChecker(const Model& model, const Plan& plan) : model_(model), graph_(model.graph()), plan_(plan), words_(graph_.signals.size()) {
+    for (const Site& site : plan.sites) sites_.emplace(site.norm, &site);
+  }
 
   void run() {
     for (std::size_t i = 0; i < graph_.params.size(); ++i) {
@@ -442,11 +444,12 @@ class PlanChecker {
   void visit_norm(const Node& node, Word word) {
     if (!node.weight) return write(node, word);
     const TensorPlan& tensor = plan_.tensors[*node.weight];
-    const auto site = std::find_if(plan_.sites.begin(), plan_.sites.end(), [&](const Site& s) { return s.norm == &node; });
-    if (site == plan_.sites.end()) {
+    const auto found = sites_.find(&node);
+    if (found == sites_.end()) {
       if (!word.empty() || tensor.action != TensorPlan::Action::copy) fail(node.module, "is not in the stream and must stay");
       return write(node, word);
     }
+    const Site* const site = found->second;
     const Word basis = word;
     if (tensor.action == TensorPlan::Action::neutralise) {
       if (tensor.fill != (node.row->gain == GainConvention::plain ? 1 : 0)) fail(node.module, "is filled with something else than the neutral gain");
@@ -484,6 +487,7 @@ class PlanChecker {
   const Graph& graph_;
   const Plan& plan_;
   std::vector<std::optional<Word>> words_;
+  std::unordered_map<const Node*, const Site*> sites_;
 };
 
 }  // namespace detail

@@ -69,7 +69,7 @@ template <Storage S, class G>
 }  // namespace detail
 
 /// Runs every path at every foldable norm site, on the residual stream of seeded random tokens (on Gaussian vectors where the reference forward does not know the model).
-/// @throws RefusedError when q does not fit; IoError.
+/// @throws RefusedError when q does not fit, or no site can be checked; IoError.
 /// @par Cost  one forward pass of `tokens` tokens, and a few products per site; one site's readers in memory.
 [[nodiscard]] inline SiteCheckReport check_sites(const Model& model, const Rotation& q, const SiteCheckOptions& options = {}) {
   SiteCheckReport report;
@@ -110,6 +110,10 @@ template <Storage S, class G>
     });
     report.sites.push_back(std::move(result));
     if (options.progress) options.progress(report.sites.size(), sites.size());
+  }
+  if (report.sites.empty()) {
+    rmsfold::detail::raise<RefusedError>("{}: there is no RMSNorm site whose gain could be folded, so there are no paths to compare{}", model.checkpoint().directory().string(),
+                                         report.notes.empty() ? "" : ": " + report.notes.back());
   }
   return report;
 }

@@ -13,8 +13,14 @@ namespace rmsfold::model::family {
 
 /// Attention with names of its own. `at` ends the names of its inner signals, so that one layer can have two of them.
 struct HeadsRows {
-  std::string q, k, v, o;                        ///< modules
-  Presence q_bias = never(), k_bias = never(), v_bias = never(), o_bias = never();  ///< of each
+  std::string q;  ///< module
+  std::string k;  ///< module
+  std::string v;  ///< module
+  std::string o;  ///< module
+  Presence q_bias = never();  ///< of each
+  Presence k_bias = never();  ///< of each
+  Presence v_bias = never();  ///< of each
+  Presence o_bias = never();  ///< of each
   std::string reads = "attention_in.{i}";        ///< signal of the queries
   std::string keys_read = {};                    ///< signal of keys and values; empty: the same
   std::string writes = std::string(residual);    ///< signal

@@ -15,7 +15,9 @@ namespace rmsfold::model::family {
 struct MoeRows {
   std::string prefix = layer + "mlp.";                        ///< of all its modules
   std::string router = "gate";                                ///< module
-  std::string gate = "gate_proj", up = "up_proj", down = "down_proj";  ///< modules of an expert
+  std::string gate = "gate_proj";  ///< modules of an expert
+  std::string up = "up_proj";  ///< modules of an expert
+  std::string down = "down_proj";  ///< modules of an expert
   std::string shared = {};                                    ///< module of the shared expert; empty: none
   Presence shared_bias = never();                             ///< of the shared expert's projections
   std::string shared_gate = {};                               ///< module that weighs it; empty: none

@@ -89,7 +89,10 @@ struct NormRow {
 /// Attention of heads, in separate projections.
 struct AttentionRows {
   std::string prefix = layer + "self_attn.";    ///< of all its modules
-  std::string q = "q_proj", k = "k_proj", v = "v_proj", o = "o_proj";  ///< modules
+  std::string q = "q_proj";  ///< module
+  std::string k = "k_proj";  ///< module
+  std::string v = "v_proj";  ///< module
+  std::string o = "o_proj";  ///< module
   Presence qkv_bias = never();                  ///< of q, k and v
   Presence output_bias = never();               ///< of o
   Rows between = {};                            ///< rows between projections and attention, e.g. norms of queries and keys
@@ -107,7 +110,8 @@ struct AttentionRows {
 /// Attention whose query, key and value are one projection.
 struct FusedAttentionRows {
   std::string prefix = layer + "self_attn.";        ///< of all its modules
-  std::string qkv = "qkv_proj", o = "o_proj";       ///< modules
+  std::string qkv = "qkv_proj";  ///< module
+  std::string o = "o_proj";  ///< module
   Fused fused = Fused::concatenated;                ///< see `Row`
   Layout layout = Layout::out_in;                   ///< of both
   Presence qkv_bias = never();                      ///< of the first
@@ -147,7 +151,9 @@ struct FusedAttentionRows {
 /// A gated MLP. `at` is put before the names of its inner signals, for a layer that has several.
 struct GatedMlpRows {
   std::string prefix = layer + "mlp.";          ///< of all its modules
-  std::string gate = "gate_proj", up = "up_proj", down = "down_proj";  ///< modules
+  std::string gate = "gate_proj";  ///< module
+  std::string up = "up_proj";  ///< module
+  std::string down = "down_proj";  ///< module
   Presence bias = never();                      ///< of all three
   std::string reads = "mlp_in.{i}";             ///< signal
   std::string writes = std::string(residual);   ///< signal
@@ -163,7 +169,8 @@ struct GatedMlpRows {
 /// An MLP without a gate.
 struct MlpRows {
   std::string prefix = layer + "mlp.";          ///< of all its modules
-  std::string up = "up_proj", down = "down_proj";  ///< modules
+  std::string up = "up_proj";  ///< module
+  std::string down = "down_proj";  ///< module
   Presence bias = never();                      ///< of both
   Layout layout = Layout::out_in;               ///< of both
   std::string reads = "mlp_in.{i}";             ///< signal

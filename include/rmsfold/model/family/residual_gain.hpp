@@ -13,7 +13,10 @@ namespace rmsfold::model::family {
 struct SandwichRows {
   Rows attention = {};                      ///< writes "attention_out.{i}"
   Rows mlp = {};                            ///< writes "mlp_out.{i}"
-  std::string attention_norm = {}, attention_post_norm = {}, mlp_norm = {}, mlp_post_norm = {};  ///< modules in the layer; a pre-norm that is empty is not there
+  std::string attention_norm = {};  ///< modules in the layer; a pre-norm that is empty is not there
+  std::string attention_post_norm = {};  ///< modules in the layer; a pre-norm that is empty is not there
+  std::string mlp_norm = {};  ///< modules in the layer; a pre-norm that is empty is not there
+  std::string mlp_post_norm = {};  ///< modules in the layer; a pre-norm that is empty is not there
   GainConvention gain = GainConvention::plain;  ///< of all of them
 };
 /// Its rows; branches without a pre-norm read the stream as it is.
