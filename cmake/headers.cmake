@@ -80,6 +80,14 @@ set(rmsfold_model_headers
   include/rmsfold/model/diagnose.hpp
   include/rmsfold/model/estimate.hpp
   include/rmsfold/model/families.hpp
+  include/rmsfold/model/family/dense.hpp
+  include/rmsfold/model/family/encoders.hpp
+  include/rmsfold/model/family/hybrid.hpp
+  include/rmsfold/model/family/layer_norm.hpp
+  include/rmsfold/model/family/moe.hpp
+  include/rmsfold/model/family/multimodal.hpp
+  include/rmsfold/model/family/parts.hpp
+  include/rmsfold/model/family/residual_gain.hpp
   include/rmsfold/model/graph.hpp
   include/rmsfold/model/manifest.hpp
   include/rmsfold/model/model.hpp
