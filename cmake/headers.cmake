@@ -20,6 +20,7 @@ set(rmsfold_headers
   include/rmsfold/kernel/simd.hpp
   include/rmsfold/tensor/convert.hpp
   include/rmsfold/tensor/dtype.hpp
+  include/rmsfold/tensor/float8.hpp
   include/rmsfold/tensor/matrix.hpp
   include/rmsfold/tensor/shape.hpp
   include/rmsfold/group/block_diagonal.hpp

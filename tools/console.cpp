@@ -56,6 +56,7 @@ model::OpenOptions Common::open_options() const {
   options.trust_config = trust_config;
   options.ignore_index = ignore_index;
   options.drop_mtp = drop_mtp;
+  if (!dequantize.empty()) options.dequantize = dequantize == "f32" ? Dtype::f32 : Dtype::bf16;
   return options;
 }
 

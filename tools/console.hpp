@@ -30,6 +30,7 @@ struct Common {
   bool trust_config = false;
   bool ignore_index = false;
   bool drop_mtp = false;
+  std::string dequantize;
 
   [[nodiscard]] model::OpenOptions open_options() const;
 };

@@ -225,13 +225,11 @@ inline void compare_piece(ComparisonCollector& collector, const TensorProgram& p
     const TensorPlan& planned = plan.tensors[index];
     const TensorProgram program(a, plan, planned);
     const std::size_t bytes = program.bytes_of(piece);
-    const auto read = [&](WorkBuffer& buffer, const Model& model, const std::string& name) {
-      const std::span<std::byte> all = buffer.at(model.checkpoint().place_of(name) + program.offset_of(piece), bytes);
-      program.for_each_run(piece, [&](std::uint64_t offset, std::size_t at, std::size_t length) { model.checkpoint().read(name, offset, all.subspan(at, length)); });
-      return all;
-    };
-    const std::span<std::byte> before = read(state.workspace.raw, a, planned.source);
-    const std::span<const std::byte> after = read(state.after, b, b.source_of(planned.name));
+    const std::span<std::byte> before = state.workspace.raw.at(a.checkpoint().place_of(planned.source) + program.offset_of(piece), program.raw_bytes_of(piece));
+    program.read(a, planned.source, piece, before);
+    const std::string found = b.source_of(planned.name);
+    const std::span<std::byte> after = state.after.at(b.checkpoint().place_of(found) + program.offset_of(piece), bytes);
+    program.for_each_run(piece, [&](std::uint64_t offset, std::size_t at, std::size_t length) { b.checkpoint().read(found, offset, after.subspan(at, length)); });
     detail::compare_piece(collectors[index], program, planned, piece, before, after, basis_error, earlier_roundings, state.workspace, state.wanted);
     const std::lock_guard lock(guard);
     if (on_bytes) on_bytes(bytes);

@@ -101,7 +101,8 @@ using FindShape = std::function<const Shape*(const std::string&)>;
 
 /// What a user may decide about a graph.
 struct GraphOptions {
-  bool drop_mtp = false;  ///< leave out blocks that draft further tokens
+  bool drop_mtp = false;    ///< leave out blocks that draft further tokens
+  bool dequantize = false;  ///< accept weights that are stored as 8-bit codes
 };
 
 namespace detail {
@@ -619,10 +620,21 @@ class Expansion {
 /// The graph of a config. @throws FormatError when a key is missing or absurd; RefusedError when the family, or something the config asks for, is not handled.
 [[nodiscard]] inline Graph build_graph(const Config& config, const FindShape& find = {}, const GraphOptions& options = {}) {
   const Family& family = family_of(config);
-  if (config.has("quantization_config")) {
-    rmsfold::detail::raise<RefusedError>(
-        "{}: \"quantization_config\" says that the weights are quantised; stored codes cannot be folded or rotated exactly: de-quantise the model first",
-        config.file());
+  if (const std::optional<Config> quantised = config.section("quantization_config")) {
+    const std::string method = quantised->text_or("quant_method", "unknown");
+    if (method != "fp8") {
+      rmsfold::detail::raise<RefusedError>("{}: \"quantization_config\" says that the weights are quantised ({}); stored codes cannot be folded or rotated exactly: "
+                                           "de-quantise the model first", config.file(), method);
+    }
+    if (!options.dequantize) {
+      rmsfold::detail::raise<RefusedError>("{}: \"quantization_config\" says that the weights are quantised (fp8); stored codes cannot be folded or rotated exactly: "
+                                           "--dequantize bf16 or f32 does it, in the same step", config.file());
+    }
+    const bool is_known_block = !quantised->has("weight_block_size") || quantised->json().at("weight_block_size") == io::Json({128, 128});
+    if (!is_known_block) {
+      rmsfold::detail::raise<RefusedError>("{}: \"weight_block_size\" is {}; this version knows blocks of 128 x 128", config.file(),
+                                           quantised->json().at("weight_block_size").dump());
+    }
   }
   return build_graph(family, config, find, options);
 }

@@ -14,6 +14,7 @@
 
 #include <rmsfold/io/checkpoint.hpp>
 #include <rmsfold/model/graph.hpp>
+#include <rmsfold/tensor/float8.hpp>
 #include <rmsfold/tensor/convert.hpp>
 
 namespace rmsfold::model {
@@ -27,6 +28,7 @@ struct OpenOptions {
   bool trust_config = false;                ///< `--trust-config`: accept a config that names custom code
   bool ignore_index = false;                ///< `--ignore-index`: take the shards' own headers
   bool drop_mtp = false;                    ///< `--drop-mtp`: leave out blocks that draft further tokens
+  std::optional<Dtype> dequantize;          ///< `--dequantize`: what weights that are stored as 8-bit codes with block scales become
 };
 
 /// A checkpoint directory whose every tensor is accounted for.
@@ -38,7 +40,8 @@ class Model {
       : checkpoint_(directory, options.ignore_index ? io::Checkpoint::Source::headers : io::Checkpoint::Source::index),
         config_(checkpoint_.config(), (directory / "config.json").string()),
         drop_mtp_(options.drop_mtp),
-        graph_(build_graph(config_, [this](const std::string& name) { return shape_of(name); }, {options.drop_mtp})) {
+        dequantize_(options.dequantize),
+        graph_(build_graph(config_, [this](const std::string& name) { return shape_of(name); }, {options.drop_mtp, options.dequantize.has_value()})) {
     if (config_.has("auto_map") && !options.trust_config) {
       rmsfold::detail::raise<RefusedError>(
           "{}: \"auto_map\" says that the model runs its own code, which may differ from the {} family; --trust-config takes it for that family",
@@ -101,8 +104,12 @@ class Model {
 
   /// Description of the stored tensor behind a param. @pre it matched
   [[nodiscard]] const io::TensorInfo& info(const std::string& param) const { return *checkpoint_.find(source_of(param))->info; }
-  /// Element type of the stored tensor behind a param.
-  [[nodiscard]] Dtype dtype(const std::string& param) const { return *dtype_from_name(info(param).dtype); }
+  /// Element type of a param: of the stored tensor behind it, or what it becomes.
+  [[nodiscard]] Dtype dtype(const std::string& param) const { return is_quantised(param) ? *dequantize_ : *dtype_from_name(info(param).dtype); }
+  /// Whether a param is stored as codes and scales. Then `dtype` is what it becomes, and every `read_…` gives its exact values.
+  [[nodiscard]] bool is_quantised(const std::string& param) const { return scales_.contains(source_of(param)); }
+  /// Whether any is.
+  [[nodiscard]] bool is_dequantised() const noexcept { return !scales_.empty(); }
 
   /// The gain of a norm, as its runtime forms it from the stored weight. @throws IoError. @pre the norm has a weight
   [[nodiscard]] RowVector<double> read_gain(const Node& norm) const {
@@ -116,30 +123,42 @@ class Model {
 
   /// Values of a vector, or of all entries of a tensor. @throws IoError.
   [[nodiscard]] RowVector<double> read_vector(const std::string& param) const {
-    const std::vector<std::byte> bytes = checkpoint_.read(source_of(param));
-    RowVector<double> values(static_cast<Index>(bytes.size() / size_of(dtype(param))));
-    load_as_double(dtype(param), bytes, {values.data(), static_cast<std::size_t>(values.size())});
-    return values;
+    return read_values(param, static_cast<Index>(element_count(info(param).shape)));
   }
 
   /// The first values of a tensor, in the order of storage. @throws IoError.
   [[nodiscard]] RowVector<double> read_values(const std::string& param, Index count) const {
-    std::vector<std::byte> bytes(static_cast<std::size_t>(count) * size_of(dtype(param)));
-    checkpoint_.read(source_of(param), 0, bytes);
     RowVector<double> values(count);
-    load_as_double(dtype(param), bytes, {values.data(), static_cast<std::size_t>(count)});
+    read_values(param, 0, {values.data(), static_cast<std::size_t>(count)});
     return values;
+  }
+
+  /// Values of a tensor from entry `first` on, in the order of storage, exactly. @throws IoError.
+  void read_values(const std::string& param, std::uint64_t first, std::span<double> values) const {
+    const std::string source = source_of(param);
+    const auto scale = scales_.find(source);
+    if (scale != scales_.end()) {
+      std::vector<std::byte> codes(values.size());
+      checkpoint_.read(source, first, codes);
+      const std::uint64_t width = info(param).shape.back();
+      const std::uint64_t blocks = (width + quantised_block - 1) / quantised_block;
+      for (std::size_t k = 0; k < values.size(); ++k) {
+        const std::uint64_t row = (first + k) / width, col = (first + k) % width;
+        values[k] = value_of_e4m3(codes[k]) * scale->second[static_cast<std::size_t>(row / quantised_block * blocks + col / quantised_block)];
+      }
+      return;
+    }
+    std::vector<std::byte> bytes(values.size() * size_of(dtype(param)));
+    checkpoint_.read(source, first * size_of(dtype(param)), bytes);
+    load_as_double(dtype(param), bytes, values);
   }
 
   /// Rows `first` … `first+count-1` of a matrix. @throws IoError.
   [[nodiscard]] Matrix<double> read_rows(const std::string& param, Index first, Index count) const {
     const io::TensorInfo& stored = info(param);
     const std::size_t width = static_cast<std::size_t>(stored.shape.at(1));
-    const std::size_t row_bytes = width * size_of(dtype(param));
-    std::vector<std::byte> bytes(static_cast<std::size_t>(count) * row_bytes);
-    checkpoint_.read(source_of(param), static_cast<std::uint64_t>(first) * row_bytes, bytes);
     Matrix<double> values(count, static_cast<Index>(width));
-    load_as_double(dtype(param), bytes, {values.data(), static_cast<std::size_t>(values.size())});
+    read_values(param, static_cast<std::uint64_t>(first) * width, {values.data(), static_cast<std::size_t>(values.size())});
     return values;
   }
 
@@ -205,6 +224,7 @@ class Model {
       return std::any_of(graph_.family->drafts.begin(), graph_.family->drafts.end(),
                          [&](const std::string& pattern) { return detail::matches(graph_.spelled(pattern), name, graph_.size.layers); });
     };
+    if (dequantize_) read_scales();
     for (const std::string& name : checkpoint_.tensor_names()) {
       if (param_index_.contains(name) || dropped_.contains(name)) continue;
       const auto pattern = std::find_if(left_alone.begin(), left_alone.end(), [&](const std::string& p) { return detail::matches(p, name, graph_.size.layers); });
@@ -236,10 +256,42 @@ class Model {
                                             to_string(place->info->shape), to_string(param.shape));
       }
       param.shape = place->info->shape;
-      if (!dtype_from_name(place->info->dtype)) {
-        rmsfold::detail::raise<RefusedError>("{}: tensor {} is stored as {}; only F64, F32, F16 and BF16 can be computed with: de-quantise the model first",
+      if (!dtype_from_name(place->info->dtype) && !is_quantised(param.name)) {
+        rmsfold::detail::raise<RefusedError>("{}: tensor {} is stored as {}; only F64, F32, F16 and BF16 can be computed with, and with --dequantize F8_E4M3 beside a tensor "
+                                             "of block scales: de-quantise the model first",
                                              file_of(param.name), param.name, place->info->dtype);
       }
+    }
+  }
+
+  /// The scales of every param that is stored as codes: `NAME_scale_inv`, one for each block of 128 x 128 (DeepSeek-V3, arXiv:2412.19437, section 3.3.2).
+  void read_scales() {
+    for (const Param& param : graph_.params) {
+      const io::TensorPlace* codes = checkpoint_.find(param.name);
+      if (codes == nullptr || codes->info->dtype != "F8_E4M3") continue;
+      const std::string name = param.name + "_scale_inv";
+      const io::TensorPlace* scales = checkpoint_.find(name);
+      const Shape& shape = codes->info->shape;
+      if (scales == nullptr || shape.size() != 2) {
+        rmsfold::detail::raise<FormatError>("{}: tensor {} is stored as F8_E4M3 {}, but there is no {} with a scale for each block", file_of(param.name), param.name,
+                                            to_string(shape), name);
+      }
+      const auto blocks = [](std::uint64_t extent) { return (extent + quantised_block - 1) / quantised_block; };
+      const Shape wanted{blocks(shape[0]), blocks(shape[1])};
+      if (scales->info->dtype != name_of(Dtype::f32) || scales->info->shape != wanted) {
+        rmsfold::detail::raise<FormatError>("{}: tensor {} is {} {}, but the scales of {} are F32 {}: one for each block of {} x {}", file_of(name), name,
+                                            scales->info->dtype, to_string(scales->info->shape), param.name, to_string(wanted), quantised_block, quantised_block);
+      }
+      std::vector<double> values(static_cast<std::size_t>(element_count(wanted)));
+      load_as_double(Dtype::f32, checkpoint_.read(name), values);
+      if (!std::all_of(values.begin(), values.end(), [](double value) { return is_finite(value); })) {
+        rmsfold::detail::raise<RefusedError>("{}: tensor {} has a scale that is infinite or NaN", file_of(name), name);
+      }
+      scales_.emplace(param.name, std::move(values));
+      dropped_.insert(name);
+    }
+    if (scales_.empty()) {
+      rmsfold::detail::raise<RefusedError>("{}: --dequantize, but no weight is stored as F8_E4M3 with block scales: leave it out", checkpoint_.directory().string());
     }
   }
 
@@ -260,13 +312,17 @@ class Model {
 
   io::Checkpoint checkpoint_;
   Config config_;
+  static constexpr std::uint64_t quantised_block = 128;
+
   bool drop_mtp_ = false;
+  std::optional<Dtype> dequantize_;
   Graph graph_;
   bool head_is_tied_ = false;
   bool head_is_stored_ = false;
   bool stored_head_is_stale_ = false;
   std::unordered_map<std::string, Index> param_index_;
   std::unordered_set<std::string> dropped_;
+  std::unordered_map<std::string, std::vector<double>> scales_;  // of tensors that are stored as codes
   std::vector<std::string> notes_;
 };
 

@@ -21,17 +21,13 @@ struct WeightStatistics {
 /// Statistics of a param, read in pieces. @throws IoError.
 [[nodiscard]] inline WeightStatistics weight_statistics(const Model& model, const std::string& param) {
   constexpr std::size_t piece = std::size_t{1} << 20;
-  const Dtype dtype = model.dtype(param);
   const std::uint64_t count = element_count(model.info(param).shape);
   WeightStatistics result;
   double second = 0, fourth = 0;
-  std::vector<std::byte> bytes;
   std::vector<double> values;
   for (std::uint64_t done = 0; done < count; done += values.size()) {
     values.resize(static_cast<std::size_t>((std::min<std::uint64_t>)(piece, count - done)));
-    bytes.resize(values.size() * size_of(dtype));
-    model.checkpoint().read(model.source_of(param), done * size_of(dtype), bytes);
-    load_as_double(dtype, bytes, values);
+    model.read_values(param, done, values);
     for (const double value : values) {
       const double square = value * value;
       result.largest = (std::max)(result.largest, std::fabs(value));

@@ -32,6 +32,7 @@ struct Piece {
 struct Workspace {
   WorkBuffer raw;     ///< a piece as it is stored
   WorkBuffer values;  ///< a tile of it
+  WorkBuffer result;  ///< the piece as it will be stored, when that is another type
 };
 
 /// Memory that all workers together may fill with pieces and tiles.
@@ -63,7 +64,8 @@ class TensorProgram {
   static constexpr std::size_t strip_bytes = std::size_t{2} << 20;
 
   /// @pre the plan was made for this model and outlives the program. @throws IoError.
-  TensorProgram(const Model& model, const Plan& plan, const TensorPlan& tensor) : name_(tensor.name), dtype_(model.dtype(tensor.name)) {
+  TensorProgram(const Model& model, const Plan& plan, const TensorPlan& tensor)
+      : name_(tensor.name), dtype_(model.dtype(tensor.name)), is_quantised_(model.is_quantised(tensor.name)), raw_dtype_(is_quantised_ ? Dtype::f64 : dtype_) {
     lay_out(model.info(tensor.name).shape, tensor.factors);
     if (!tensor.absorbs.empty()) absorb(model, plan.site(tensor.absorbs));
     for (const Factor& factor : tensor.factors) {
@@ -98,13 +100,13 @@ class TensorProgram {
   [[nodiscard]] Index rows() const noexcept { return rows_; }
   /// Columns.
   [[nodiscard]] Index cols() const noexcept { return cols_; }
-  /// Stored type.
+  /// Type of the output.
   [[nodiscard]] Dtype dtype() const noexcept { return dtype_; }
   /// Bytes of a row.
   [[nodiscard]] std::size_t row_bytes() const noexcept { return static_cast<std::size_t>(cols_) * size_of(dtype_); }
 
   /// Whether entries are only moved and negated, so that every bit is determined.
-  [[nodiscard]] bool is_exact() const { return !has_gain() && absorbed_.size() == 0 && moves_only(); }
+  [[nodiscard]] bool is_exact() const { return !is_quantised_ && !has_gain() && absorbed_.size() == 0 && moves_only(); }
   /// Whether the only arithmetic is one product, or quotient, per entry, so that the correctly rounded result is determined.
   [[nodiscard]] bool is_product_only() const { return has_gain() && absorbed_.size() == 0 && (gain_.size() > 0) + (gain_down_.size() > 0) + (divisor_.size() > 0) == 1 && moves_only(); }
   /// Whether the rotations, if any, only move and negate.
@@ -148,7 +150,25 @@ class TensorProgram {
     }
     return result;
   }
-  /// Bytes of a piece, as it is stored.
+  /// Whether the input is stored as codes, so that its raw form is that of its exact values, F64.
+  [[nodiscard]] bool is_quantised() const noexcept { return is_quantised_; }
+  /// Bytes of a piece in its raw form.
+  [[nodiscard]] std::size_t raw_bytes_of(const Piece& piece) const noexcept {
+    return static_cast<std::size_t>(piece.rows) * static_cast<std::size_t>(piece.cols) * size_of(raw_dtype_);
+  }
+  /// A piece of the input in its raw form: as it is stored, or its exact values. @param tensor  that of this program. @param out  `raw_bytes_of(piece)`
+  void read(const Model& model, const std::string& tensor, const Piece& piece, std::span<std::byte> out) const {
+    if (!is_quantised_) {
+      for_each_run(piece, [&](std::uint64_t offset, std::size_t at, std::size_t length) { model.checkpoint().read(tensor, offset, out.subspan(at, length)); });
+      return;
+    }
+    std::vector<double> row(static_cast<std::size_t>(piece.cols));
+    for (Index i = 0; i < piece.rows; ++i) {
+      model.read_values(tensor, static_cast<std::uint64_t>(piece.row + i) * static_cast<std::uint64_t>(cols_) + static_cast<std::uint64_t>(piece.col), row);
+      std::memcpy(out.data() + static_cast<std::size_t>(i) * row.size() * sizeof(double), row.data(), row.size() * sizeof(double));
+    }
+  }
+  /// Bytes of a piece of the output.
   [[nodiscard]] std::size_t bytes_of(const Piece& piece) const noexcept {
     return static_cast<std::size_t>(piece.rows) * static_cast<std::size_t>(piece.cols) * size_of(dtype_);
   }
@@ -238,7 +258,7 @@ class TensorProgram {
       const Index row = by_columns ? 0 : start;
       const Index col = by_columns ? start : 0;
       const std::span<T> values = workspace.values.first_of<T>(static_cast<std::size_t>(rows * cols));
-      load(raw.subspan(static_cast<std::size_t>(row * piece.cols + col) * size_of(dtype_)), piece.cols, cols, values);
+      load(raw.subspan(static_cast<std::size_t>(row * piece.cols + col) * size_of(raw_dtype_)), piece.cols, cols, values);
       apply(values.data(), {piece.row + row, piece.col + col, rows, cols});
       visit(Tile<T>{values.data(), piece.row + row, piece.col + col, rows, cols});
     }
@@ -246,7 +266,7 @@ class TensorProgram {
   }
 
   /// Whether nothing but a gain acts: `scale` does it.
-  [[nodiscard]] bool scales_only() const noexcept { return gain_.size() > 0 && gain_down_.size() == 0 && divisor_.size() == 0 && !rotates_rows() && !mixes_rows(); }
+  [[nodiscard]] bool scales_only() const noexcept { return !is_quantised_ && gain_.size() > 0 && gain_down_.size() == 0 && divisor_.size() == 0 && !rotates_rows() && !mixes_rows(); }
 
   /// Multiplies a piece by the gain, each product rounded once. @pre `scales_only()`.
   /// @param out        as large as the piece; it may be the piece itself.
@@ -357,7 +377,7 @@ class TensorProgram {
   template <class T>
   void load(std::span<const std::byte> bytes, Index stride, Index cols, std::span<T> values) const {
     if constexpr (std::same_as<T, double>) {
-      load_as_double(dtype_, bytes, stride, cols, values);
+      load_as_double(raw_dtype_, bytes, stride, cols, values);
     } else {
       const std::size_t length = static_cast<std::size_t>(cols);
       for (std::size_t at = 0, from = 0; at < values.size(); at += length, from += static_cast<std::size_t>(stride) * sizeof(T)) {
@@ -371,11 +391,11 @@ class TensorProgram {
     const auto all_finite = [&](auto scalar) {
       return kernel::dispatch<kernel::AllFinite<decltype(scalar)>>(raw.data(), static_cast<Index>(piece.rows * piece.cols));
     };
-    if (visit_dtype(dtype_, all_finite)) return 0;
+    if (visit_dtype(raw_dtype_, all_finite)) return 0;
     std::uint64_t count = 0;
     for (Index i = 0; i < piece.rows * piece.cols; ++i) {
       double value = 0;
-      load_as_double(dtype_, raw.subspan(static_cast<std::size_t>(i) * size_of(dtype_), size_of(dtype_)), std::span(&value, 1));
+      load_as_double(raw_dtype_, raw.subspan(static_cast<std::size_t>(i) * size_of(raw_dtype_), size_of(raw_dtype_)), std::span(&value, 1));
       if (is_finite(value)) continue;
       ++count;
       if (!moves_only()) {
@@ -414,6 +434,8 @@ class TensorProgram {
 
   std::string name_;
   Dtype dtype_;
+  bool is_quantised_ = false;
+  Dtype raw_dtype_;
   Index rows_ = 0;
   Index slab_rows_ = 0;
   Index cols_ = 0;

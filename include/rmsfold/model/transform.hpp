@@ -174,7 +174,9 @@ class Transformation {
     return found == plan_index_.end() ? nullptr : &plan_.tensors[found->second];
   }
 
-  [[nodiscard]] static bool is_multiplied(const Tensor& tensor) { return tensor.action() == TensorPlan::Action::transform; }
+  [[nodiscard]] bool is_multiplied(const Tensor& tensor) const {
+    return tensor.action() == TensorPlan::Action::transform || (tensor.planned != nullptr && model_.is_quantised(tensor.name));
+  }
 
   void report(std::uint64_t bytes) {
     const std::lock_guard lock(progress_guard_);
@@ -193,6 +195,10 @@ class Transformation {
         if (model_.is_dropped(tensor->name)) continue;
         if (model_.has_head() && tensor->name == model_.head_tensor() && !plan_.head_is_written) continue;
         shard.layout.push_back(*tensor);
+        if (model_.is_quantised(tensor->name)) {
+          shard.layout.back().dtype = std::string(name_of(model_.dtype(tensor->name)));
+          shard.layout.back().end = tensor->begin + element_count(tensor->shape) * size_of(model_.dtype(tensor->name));
+        }
         if (tensor->name == model_.embedding_tensor() && plan_.head_is_written && !model_.head_is_stored()) {
           io::TensorInfo head = *tensor;
           head.name = model_.head_tensor();
@@ -513,12 +519,6 @@ class Transformation {
     }
   }
 
-  void read(const Tensor& tensor, const Piece& piece, std::span<std::byte> raw) const {
-    tensor.work->program->for_each_run(piece, [&](std::uint64_t offset, std::size_t at, std::size_t length) {
-      model_.checkpoint().read(tensor.source, offset, raw.subspan(at, length));
-    });
-  }
-
   void copy(Tensor& tensor, Index number, Index job, Workspace& workspace) {
     const std::uint64_t at = static_cast<std::uint64_t>(number) * TensorProgram::piece_bytes;
     const std::size_t size = static_cast<std::size_t>((std::min<std::uint64_t>)(TensorProgram::piece_bytes, tensor.bytes - at));
@@ -544,45 +544,52 @@ class Transformation {
     Work& work = *tensor.work;
     const TensorProgram& program = *work.program;
     const Piece& piece = work.pieces[static_cast<std::size_t>(number)];
-    const std::span<std::byte> raw = workspace.raw.at(model_.checkpoint().place_of(tensor.source) + program.offset_of(piece), program.bytes_of(piece));
-    read(tensor, piece, raw);
-    const bool in_order = program.is_contiguous(piece);
+    const std::span<std::byte> raw = workspace.raw.at(model_.checkpoint().place_of(tensor.source) + program.offset_of(piece), program.raw_bytes_of(piece));
+    program.read(model_, tensor.source, piece, raw);
+    const bool in_order = program.is_contiguous(piece) && !program.is_quantised();
     if (in_order) turns_.take(work.before_turn, number, job, [&] { work.before.update(raw); });
-    work.non_finite += compute(tensor, piece, raw, workspace);
-    if (in_order) turns_.take(work.after_turn, number, job, [&] { work.after.update(raw); });
-    program.for_each_run(piece, [&](std::uint64_t offset, std::size_t at, std::size_t length) { write(tensor, offset, raw.subspan(at, length)); });
-    report(raw.size());
+    const std::span<std::byte> result = program.is_quantised() ? workspace.result.first(program.bytes_of(piece)) : raw;
+    work.non_finite += compute(tensor, piece, raw, result, workspace);
+    if (in_order) turns_.take(work.after_turn, number, job, [&] { work.after.update(result); });
+    program.for_each_run(piece, [&](std::uint64_t offset, std::size_t at, std::size_t length) { write(tensor, offset, result.subspan(at, length)); });
+    report(result.size());
   }
 
   /// Pieces of columns are not in the order of the bytes: the tensor is read again, from the file cache.
   void finish_hashes(Tensor& tensor, Workspace& workspace) {
     Work& work = *tensor.work;
-    if (is_multiplied(tensor) && !work.pieces.empty() && !work.program->is_contiguous(work.pieces.front())) {
+    if (is_multiplied(tensor) && !work.pieces.empty() && (work.program->is_quantised() || !work.program->is_contiguous(work.pieces.front()))) {
       const io::File written = io::File::open(out_->path() / shards_[tensor.shard].name);
-      for (std::uint64_t at = 0; at < tensor.bytes; at += TensorProgram::piece_bytes) {
-        const std::size_t size = static_cast<std::size_t>((std::min<std::uint64_t>)(TensorProgram::piece_bytes, tensor.bytes - at));
-        const std::span<std::byte> raw = workspace.raw.at(model_.checkpoint().place_of(tensor.source) + at, size);
+      const auto by_pieces = [&](std::uint64_t bytes, const auto& use) {
+        for (std::uint64_t at = 0; at < bytes; at += TensorProgram::piece_bytes) {
+          use(at, workspace.raw.at(model_.checkpoint().place_of(tensor.source) + at, static_cast<std::size_t>((std::min<std::uint64_t>)(TensorProgram::piece_bytes, bytes - at))));
+        }
+      };
+      by_pieces(model_.checkpoint().find(tensor.source)->info->bytes(), [&](std::uint64_t at, std::span<std::byte> raw) {
         model_.checkpoint().read(tensor.source, at, raw);
         work.before.update(raw);
+      });
+      by_pieces(tensor.bytes, [&](std::uint64_t at, std::span<std::byte> raw) {
         written.read_exact(shards_[tensor.shard].writer->place_of(tensor.index) + at, raw);
         work.after.update(raw);
-      }
+      });
     }
     tensor.non_finite = work.non_finite;
     tensor.hashes.before = work.before.hex();
-    tensor.hashes.after = tensor.action() == TensorPlan::Action::copy ? tensor.hashes.before : work.after.hex();
+    tensor.hashes.after = tensor.action() == TensorPlan::Action::copy && !is_multiplied(tensor) ? tensor.hashes.before : work.after.hex();
   }
 
-  std::uint64_t compute(const Tensor& tensor, const Piece& piece, std::span<std::byte> raw, Workspace& workspace) const {
+  /// @param result  memory for the piece as it will be stored; it may be `raw`, but for codes.
+  std::uint64_t compute(const Tensor& tensor, const Piece& piece, std::span<std::byte> raw, std::span<std::byte> result, Workspace& workspace) const {
     const TensorProgram& program = *tensor.work->program;
     const std::size_t element = size_of(program.dtype());
     const auto from_tile = [&](const auto& tile) {  // the bytes from its first element on
-      return raw.subspan(static_cast<std::size_t>((tile.row - piece.row) * piece.cols + (tile.col - piece.col)) * element);
+      return result.subspan(static_cast<std::size_t>((tile.row - piece.row) * piece.cols + (tile.col - piece.col)) * element);
     };
     if (program.scales_only()) {
       std::uint64_t non_finite = 0;
       if (program.scale(raw, piece, raw, non_finite)) return non_finite;
-      read(tensor, piece, raw);  // what follows says which entry does not fit
+      program.read(model_, tensor.source, piece, raw);  // what follows says which entry does not fit
     }
     if (program.is_exact()) {
       return visit_dtype(program.dtype(), [&](auto scalar) {
@@ -632,13 +639,14 @@ class Transformation {
     const std::filesystem::path from = model_.checkpoint().directory() / io::Checkpoint::config_name;
     const std::filesystem::path to = partial / io::Checkpoint::config_name;
     const bool keeps_tie = !model_.has_head() || plan_.output_is_tied == model_.graph().tied;
-    if (keeps_tie && model_.graph().dropped.empty()) {
+    if (keeps_tie && model_.graph().dropped.empty() && !model_.is_dequantised()) {
       io::copy_file(from, to);
       return;
     }
     io::Json config = model_.config().json();
     if (!keeps_tie) model_.set_tie(config, plan_.output_is_tied);
     if (!model_.graph().dropped.empty()) model_.set_mtp_dropped(config);
+    if (model_.is_dequantised()) config.erase("quantization_config");
     io::write_text_file(to, io::unquote_python_literals(config.dump(2) + "\n"));
   }
 

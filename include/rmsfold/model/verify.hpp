@@ -128,6 +128,7 @@ class Verification {
   /// Everything in config.json must be the same but the tie flag and what says nothing about the function.
   void compare_configs() {
     std::vector<std::string> ignored{"transformers_version", "_name_or_path", "torch_dtype", "dtype"};
+    if (a_.is_dequantised()) ignored.push_back("quantization_config");
     const Family& family = *a_.graph().family;
     ignored.insert(ignored.end(), family.tie.flags.begin(), family.tie.flags.end());
     if (!family.section.empty()) ignored.push_back(family.section);  // compared by itself
