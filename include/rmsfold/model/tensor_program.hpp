@@ -108,7 +108,10 @@ class TensorProgram {
   /// Whether entries are only moved and negated, so that every bit is determined.
   [[nodiscard]] bool is_exact() const { return !is_quantised_ && !has_gain() && absorbed_.size() == 0 && moves_only(); }
   /// Whether the only arithmetic is one product, or quotient, per entry, so that the correctly rounded result is determined.
-  [[nodiscard]] bool is_product_only() const { return has_gain() && absorbed_.size() == 0 && (gain_.size() > 0) + (gain_down_.size() > 0) + (divisor_.size() > 0) == 1 && moves_only(); }
+  [[nodiscard]] bool is_product_only() const {
+    const int products = (gain_.size() > 0) + (gain_down_.size() > 0) + (divisor_.size() > 0);
+    return absorbed_.size() == 0 && moves_only() && (products == 1 || (is_quantised_ && products == 0));
+  }
   /// Whether the rotations, if any, only move and negate.
   [[nodiscard]] bool moves_only() const {
     const auto exact = [](const Rotation& q) { return q.as_signed_permutation() != nullptr; };
@@ -131,7 +134,7 @@ class TensorProgram {
   /// The tensor, cut into pieces of which each of `threads` workers can hold `held` in its share of `working_memory`; but a row, or a strip of columns that is
   /// computed at once, is not cut.
   [[nodiscard]] std::vector<Piece> pieces(unsigned threads, unsigned held) const {
-    const std::size_t element = size_of(dtype_);
+    const std::size_t element = size_of(raw_dtype_);
     std::vector<Piece> result;
     if (mixes_all_rows()) {
       std::size_t share = (std::max)(working_memory / (std::size_t{thread_count(threads)} * held), std::size_t{2} << 20);

@@ -271,10 +271,12 @@ class Verification {
       if (!value_spaces.contains(space) || param.shape.size() != 2) continue;
       const TensorPlan& planned = report_.plan.tensors[*node.weight];
       const TensorProgram program(a_, report_.plan, planned);
-      std::vector<std::byte> raw = a_.checkpoint().read(planned.source);
+      const Piece whole{0, 0, program.rows(), program.cols()};
+      std::vector<std::byte> raw(program.raw_bytes_of(whole));
+      program.read(a_, planned.source, whole, raw);
       Matrix<double> expected(program.rows(), program.cols());
       Workspace workspace;
-      program.run<double>(raw, {0, 0, program.rows(), program.cols()}, workspace, [&](const Tile<double>& t) {
+      program.run<double>(raw, whole, workspace, [&](const Tile<double>& t) {
         expected.block(t.row, t.col, t.rows, t.cols) = Eigen::Map<const Matrix<double>>(t.values, t.rows, t.cols);
       });
       const std::vector<BasisEstimate> heads = estimate_heads(values_of(expected, node), values_of(b_.read_matrix(param.name), node), graph.size.head_dim,
