@@ -121,6 +121,19 @@ int run(int argc, char** argv) {
   add_common(*finish_command, common);
   finish_command->footer("Example:\n  rmsfold fold SmolLM2-135M folded --part 1/2\n  rmsfold fold SmolLM2-135M folded --part 2/2    the same time, perhaps elsewhere\n  rmsfold finish folded");
 
+  AdaptCommandOptions adapt_options;
+  CLI::App* adapt_command = app.add_subcommand("adapt", "Make a LoRA adapter, or a draft head, fit a model that was folded or rotated");
+  adapt_command->add_option("COMPANION", adapt_options.companion, "Directory of the adapter (PEFT) or the draft head that belongs to MODEL")->required();
+  adapt_command->add_option("MODEL", adapt_options.model, "The original model")->required();
+  adapt_command->add_option("TRANSFORMED", adapt_options.transformed, "What was made of it, with its rmsfold.json")->required();
+  adapt_command->add_option("OUT", adapt_options.out, "New directory")->required();
+  adapt_command->add_option("--draft-fc", adapt_options.draft_fc, "COMPANION is a draft head: its tensor that reads states of the residual stream, one beside the other");
+  adapt_command->add_flag("--force", adapt_options.force, "Replace an existing OUT, atomically");
+  adapt_command->add_flag("--no-fsync", adapt_options.no_fsync, "Do not wait for the disk");
+  add_common(*adapt_command, common);
+  add_opening(*adapt_command, common);
+  adapt_command->footer("Examples:\n  rmsfold adapt my-lora SmolLM2-135M rotated my-lora-rotated\n  rmsfold adapt eagle SmolLM2-135M rotated eagle-rotated --draft-fc fc.weight");
+
   VerifyCommandOptions verify_options;
   CLI::App* verify_command = app.add_subcommand("verify", "Are two models the same function? Element by element and by logits; if not: where, and which step looks wrong");
   verify_command->add_option("MODEL", verify_options.a, "Model directory")->required();
@@ -138,7 +151,7 @@ int run(int argc, char** argv) {
   try {
     if (argc > 1 && argv[1][0] != '-') static_cast<void>(app.get_subcommand(argv[1]));
   } catch (const CLI::OptionNotFound&) {
-    fmt::print(stderr, "rmsfold: there is no command {}: inspect, check, fold, rotate, finish or verify\n", argv[1]);
+    fmt::print(stderr, "rmsfold: there is no command {}: inspect, check, fold, rotate, finish, adapt or verify\n", argv[1]);
     return Exit::bad_input;
   }
   try {
@@ -160,6 +173,7 @@ int run(int argc, char** argv) {
     return with_stats(check(common, check_options));
   }
   if (*fold_command) return with_stats(transform(common, fold_options));
+  if (*adapt_command) return with_stats(adapt(common, adapt_options));
   if (*finish_command) return with_stats(tool::finish(common, finish_options));
   if (*rotate_command) {
     if (rotate_options.recipe.empty() && rotate_command->count("--rotation") == 0) {

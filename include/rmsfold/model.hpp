@@ -10,6 +10,7 @@
 #include <rmsfold/io/json.hpp>
 #include <rmsfold/io/output_directory.hpp>
 #include <rmsfold/io/safetensors.hpp>
+#include <rmsfold/model/adapt.hpp>
 #include <rmsfold/model/compare.hpp>
 #include <rmsfold/model/config.hpp>
 #include <rmsfold/model/decoder.hpp>
@@ -19,6 +20,7 @@
 #include <rmsfold/model/graph.hpp>
 #include <rmsfold/model/manifest.hpp>
 #include <rmsfold/model/model.hpp>
+#include <rmsfold/model/origin.hpp>
 #include <rmsfold/model/plan.hpp>
 #include <rmsfold/model/recipe.hpp>
 #include <rmsfold/model/rotation.hpp>

@@ -41,6 +41,13 @@ struct FinishCommandOptions {
 };
 int finish(const Common& common, const FinishCommandOptions& options);
 
+/// rmsfold adapt COMPANION MODEL TRANSFORMED OUT
+struct AdaptCommandOptions {
+  std::string companion, model, transformed, out, draft_fc;
+  bool force = false, no_fsync = false;
+};
+int adapt(const Common& common, const AdaptCommandOptions& options);
+
 /// rmsfold fold MODEL OUT, rmsfold rotate MODEL OUT
 struct TransformOptions {
   std::string model, out;

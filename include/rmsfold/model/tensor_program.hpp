@@ -48,6 +48,26 @@ struct Tile {
   Index cols;       ///< its size
 };
 
+namespace detail {
+
+/// A gain of one head, for all of them. @param name  for messages
+[[nodiscard]] inline RowVector<double> tiled(const std::string& name, const RowVector<double>& gain, Index length) {
+  if (gain.size() == 0 || length % gain.size() != 0) rmsfold::detail::raise<InvariantError>("tensor {}: a gain of length {} for {} channels", name, gain.size(), length);
+  return gain.replicate(1, length / gain.size());
+}
+
+/// One rotation per head for a whole axis: each repeated for its query heads, or as `blocks` says, with the identity where there are no values.
+[[nodiscard]] inline BlockDiagonal<Rotation> whole_axis(const BlockDiagonal<Rotation>& heads, const std::vector<Index>& blocks, Index length) {
+  if (blocks.empty()) return heads.repeated(length / heads.dim());
+  std::vector<Rotation> all;
+  for (const Index head : blocks) {
+    all.push_back(head < 0 ? Rotation(SignedPermutation::identity(heads.block_dim())) : heads.blocks()[static_cast<std::size_t>(head)]);
+  }
+  return BlockDiagonal<Rotation>(std::move(all));
+}
+
+}  // namespace detail
+
 /// The factors of one tensor, bound to their numbers.
 ///
 /// A tensor is a stack of slabs of `slab_rows x cols`: factors along the last axis act along rows, those along another one act down each slab. A vector is one row.
@@ -71,7 +91,7 @@ class TensorProgram {
     for (const Factor& factor : tensor.factors) {
       const bool down = factor.axis == down_axis_;
       switch (factor.kind) {
-        case Factor::Kind::gain: (down ? gain_down_ : gain_) = tiled(plan.site(factor.of).gain, down ? slab_rows_ : cols_); break;
+        case Factor::Kind::gain: (down ? gain_down_ : gain_) = detail::tiled(name_, plan.site(factor.of).gain, down ? slab_rows_ : cols_); break;
         case Factor::Kind::scale: {
           const double scale = 1 / std::sqrt(static_cast<double>(model.graph().size.hidden));
           gain_ = gain_.size() > 0 ? RowVector<double>(scale * gain_) : RowVector<double>(RowVector<double>::Constant(cols_, scale));
@@ -87,7 +107,7 @@ class TensorProgram {
             (down ? down_ : along_row_) = &*plan.basis.stream;
           } else {
             const std::vector<Index>& blocks = model.graph().params[static_cast<std::size_t>(model.param_index(tensor.name))].value_blocks;
-            (down ? heads_down_ : heads_along_row_).emplace(all_heads(plan.basis.heads.at(factor.of), blocks, down ? slab_rows_ : cols_));
+            (down ? heads_down_ : heads_along_row_).emplace(detail::whole_axis(plan.basis.heads.at(factor.of), blocks, down ? slab_rows_ : cols_));
           }
           break;
       }
@@ -331,21 +351,6 @@ class TensorProgram {
     absorbed_error_ = gamma_n(static_cast<double>(w.cols()), 0x1p-53) * RowVector<double>((w.cwiseAbs() * site.bias.cwiseAbs().transpose()).transpose());
   }
 
-  /// A gain of one head, for all of them.
-  [[nodiscard]] RowVector<double> tiled(const RowVector<double>& gain, Index length) const {
-    if (gain.size() == 0 || length % gain.size() != 0) rmsfold::detail::raise<InvariantError>("tensor {}: a gain of length {} for {} channels", name_, gain.size(), length);
-    return gain.replicate(1, length / gain.size());
-  }
-
-  /// One rotation per head for a whole axis: each repeated for its query heads, or as `blocks` says, with the identity where there are no values.
-  [[nodiscard]] static BlockDiagonal<Rotation> all_heads(const BlockDiagonal<Rotation>& heads, const std::vector<Index>& blocks, Index length) {
-    if (blocks.empty()) return heads.repeated(length / heads.dim());
-    std::vector<Rotation> all;
-    for (const Index head : blocks) {
-      all.push_back(head < 0 ? Rotation(SignedPermutation::identity(heads.block_dim())) : heads.blocks()[static_cast<std::size_t>(head)]);
-    }
-    return BlockDiagonal<Rotation>(std::move(all));
-  }
   [[nodiscard]] bool rotates_rows() const noexcept { return along_row_ != nullptr || heads_along_row_.has_value(); }
 
   /// Rows, or columns, that a dense rotation multiplies at once: its bits depend on where they are cut.

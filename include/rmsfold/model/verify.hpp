@@ -12,12 +12,12 @@
 #include <utility>
 #include <vector>
 
-#include <rmsfold/io/hash.hpp>
 #include <rmsfold/model/compare.hpp>
 #include <rmsfold/model/decoder.hpp>
 #include <rmsfold/model/diagnose.hpp>
 #include <rmsfold/model/estimate.hpp>
 #include <rmsfold/model/manifest.hpp>
+#include <rmsfold/model/origin.hpp>
 
 namespace rmsfold::model {
 
@@ -225,29 +225,6 @@ class Verification {
     if (path && is_made_from(read_manifest(*path), b_) && !is_made_from(read_manifest(*path), a_)) {
       report_.notes.push_back(path->string() + " says that the first model was made from the second: are the arguments swapped?");
     }
-  }
-
-  /// Whether a manifest's last step started from a model: by the hashes of the embedding and of all vectors, among them the gains.
-  [[nodiscard]] static bool is_made_from(const Manifest& manifest, const Model& model) {
-    const auto started_from = [&](const std::string& name) {
-      const auto hashes = manifest.hashes.find(name);
-      return hashes != manifest.hashes.end() && hashes->second.before == hash_of(model, name);
-    };
-    const std::vector<Param>& params = model.graph().params;
-    return started_from(model.embedding_tensor()) &&
-           std::all_of(params.begin(), params.end(), [&](const Param& param) { return param.shape.size() != 1 || started_from(param.name); });
-  }
-
-  [[nodiscard]] static std::string hash_of(const Model& model, const std::string& tensor) {
-    io::Xxh3 hash;
-    const std::uint64_t bytes = model.info(tensor).bytes();
-    std::vector<std::byte> buffer;
-    for (std::uint64_t at = 0; at < bytes; at += buffer.size()) {
-      buffer.resize(static_cast<std::size_t>((std::min<std::uint64_t>)(TensorProgram::piece_bytes, bytes - at)));
-      model.checkpoint().read(model.source_of(tensor), at, buffer);
-      hash.update(buffer);
-    }
-    return hash.hex();
   }
 
   [[nodiscard]] bool some_gain_was_reset() const {
