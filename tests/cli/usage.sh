@@ -5,12 +5,12 @@ source "$RMSFOLD_SOURCE_DIR/tests/cli/models.bash"
 
 run --help
 expect_status 0
-for command in inspect check fold rotate finish verify; do
+for command in inspect check fold rotate finish adapt verify; do
   expect_stdout "$command"
 done
 expect_stdout 'Exit status: 0 done or equal, 1 not equal, 2 bad input or usage, 3 I/O or resource failure'
 expect_stdout 'Examples:'
-for command in check fold rotate finish verify; do
+for command in check fold rotate finish adapt verify; do
   run "$command" --help
   expect_status 0
   expect_stdout 'Example'
