@@ -138,8 +138,8 @@ using Rows = std::vector<Row>;
   return rows;
 }
 
-/// The same rows under another placeholder.
-[[nodiscard]] inline Rows renumbered(Rows rows, std::string_view from, std::string_view to) {
+/// The same rows under other names: `from` becomes `to` in modules, signals and conditions.
+[[nodiscard]] inline Rows renamed(Rows rows, std::string_view from, std::string_view to) {
   const auto replace = [&](std::string& text) {
     for (std::size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size())) text.replace(at, from.size(), to);
   };

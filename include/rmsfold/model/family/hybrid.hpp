@@ -52,22 +52,6 @@ struct MixerRows {
   return a;
 }
 
-/// The same rows under other names: `from` becomes `to` in modules, signals and conditions.
-[[nodiscard]] inline Rows renamed(Rows rows, const std::string& from, const std::string& to) {
-  const auto rename = [&](std::string& text) {
-    for (std::size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size())) text.replace(at, from.size(), to);
-  };
-  for (Row& row : rows) {
-    rename(row.module);
-    for (std::string& signal : row.reads) rename(signal);
-    for (std::string& signal : row.writes) rename(signal);
-    for (Presence* presence : {&row.bias, &row.present}) {
-      for (Condition& condition : presence->conditions) rename(condition.key);
-    }
-  }
-  return rows;
-}
-
 /// A gated MLP whose width is the files' to say.
 [[nodiscard]] inline Rows stored_mlp(const std::string& prefix, const std::string& at, const std::string& gate = "gate_proj", const std::string& up = "up_proj",
                                      const std::string& down = "down_proj", const Presence& bias = never()) {

@@ -80,7 +80,7 @@ struct MoeRows {
                                       norm({.module = block + "enorm", .reads = "draft_token.{m}", .writes = "draft_embedding.{m}"})) +
               when(!has_embedding, norm({.module = block + "enorm", .writes = "draft_embedding.{m}"})) +
               norm({.module = block + "hnorm", .reads = "final", .writes = "draft_state.{m}"}) + Rows{std::move(joined)} +
-              renumbered(std::move(decoder_layer), "{i}", "{m}") + norm({.module = block + "shared_head.norm", .writes = "draft_final.{m}"}) +
+              renamed(std::move(decoder_layer), "{i}", "{m}") + norm({.module = block + "shared_head.norm", .writes = "draft_final.{m}"}) +
               when(in_file(block + "shared_head.head.weight"), linear(block + "shared_head.head", "draft_final.{m}", "draft_logits.{m}"));
   for (Row& row : rows) row.mtp = true;
   return when(in_file(block + "eh_proj.weight"), std::move(rows));
