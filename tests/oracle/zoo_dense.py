@@ -47,6 +47,10 @@ def stuck(name, config, gains="", **more):
 LAYER_TYPES = ["sliding_attention", "full_attention"]
 
 CASES = [
+    dense("llama", "LlamaConfig", head_dim=16, attention_bias=True, mlp_bias=True),
+    dense("mistral", "MistralConfig", head_dim=16, sliding_window=None),
+    dense("qwen2", "Qwen2Config", tie_word_embeddings=True),
+    dense("qwen3", "Qwen3Config", head_dim=16, attention_bias=True),
     dense("ministral3", "Ministral3Config", head_dim=16),
     dense("smollm3", "SmolLM3Config", attention_bias=True, mlp_bias=True),
     dense("smollm3-untied", "SmolLM3Config", tie_word_embeddings=False),

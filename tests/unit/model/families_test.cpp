@@ -281,8 +281,8 @@ std::string page() {
       "Made from the tables by a test (`RMSFOLD_WRITE_DOCS=1 build/release/tests/unit_model \"families: the page*\"` writes it, without that it checks it); do not edit.\n\n"
       "*fold*: which gains fold; *rotate*: which dense rotations of the residual stream are exact after that; *permute*: which permutations are exact as stored; *heads*: "
       "whether `--heads` may rotate values per head. *transformers*: the largest difference of the outputs of the stock class, all in double, over a fold, a permutation and, "
-      "where allowed, a rotation with `--heads`, relative to their root mean square, on a tiny model with random gains and biases (`tests/oracle/zoo.py`; llama, mistral, qwen2 and qwen3: "
-      "[results.md](results.md)). Tiny models with a suffix are variants of a family. Gains are generic; one that is constant needs no fold.\n\n"
+      "where allowed, a rotation with `--heads`, relative to their root mean square, on a tiny model with random gains and biases (`tests/oracle/zoo.py`). "
+      "Tiny models with a suffix are variants of a family. Gains are generic; one that is constant needs no fold.\n\n"
       "| tiny model | family | fold | rotate | permute | heads | transformers | what stands in the way |\n| --- | --- | --- | --- | --- | --- | ---: | --- |\n";
   for (const FamilyFixture& fixture : family_fixtures()) {
     const TempDir temp;
