@@ -123,6 +123,7 @@ int verify(const Common& common, const VerifyCommandOptions& options) {
   const model::Model a(options.a, common.open_options());
   model::OpenOptions as_written = common.open_options();
   as_written.head = model::HeadChoice::undecided;  // --head settles a doubt about MODEL; OUT has none
+  as_written.dequantize.reset();                   // nor codes
   const model::Model b(options.b, as_written);
   model::VerifyOptions how;
   how.threads = common.threads;
