@@ -115,3 +115,14 @@ TEST_CASE("json: files have a size limit", "[io]") {
   rmsfold::test::write_bytes(dir / "a.json", "{");
   CHECK_THROWS_WITH(rmsfold::io::read_json_file(dir / "a.json"), has_text((dir / "a.json").native()));
 }
+
+TEST_CASE("json: numbers that Python writes as no JSON come back as they were", "[io]") {
+  const std::string text = R"({"time_step_limit": [0.0, Infinity], "a": -Infinity, "b": NaN, "name": "Infinity \" NaN"})";
+  const std::string quoted = rmsfold::io::quote_python_literals(text);
+  const rmsfold::io::Json json = rmsfold::io::parse_json(quoted, "text");
+  CHECK(json.at("time_step_limit").at(1) == std::string(rmsfold::io::python_literal) + "Infinity");
+  CHECK(json.at("name") == "Infinity \" NaN");
+  CHECK(rmsfold::io::unquote_python_literals(quoted) == text);
+  CHECK(rmsfold::io::quote_python_literals("") == "");
+  CHECK_THROWS_AS(rmsfold::io::parse_json(rmsfold::io::quote_python_literals("{\"a\": Infinit}"), "text"), rmsfold::FormatError);
+}
