@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Tiny checkpoints of every family, transformed by our program and run by the stock classes."""
 
+import concurrent.futures
 import re
 import shutil
 
@@ -9,6 +10,7 @@ import torch
 import checkpoint
 import families
 import stock
+from program import Results
 
 TOKENS = 200
 SEED = 11
@@ -27,6 +29,9 @@ TRANSFORMS = [
     ("permutation", ["rotate", "--rotation", "permutation"], False),
     ("signed-permutation --fold", ["rotate", "--rotation", "signed-permutation", "--fold"], True),
 ]
+
+# `verify` compares logits after these; seven forward passes for each would say the same thing.
+WITH_LOGITS = ("fold", "hadamard --heads", "signed-permutation")
 
 
 def arguments(transform, source, target):
@@ -74,7 +79,8 @@ class Source:
             problems.append(problem)
         if untie and not neutral_gains(target):
             problems.append("a gain was left in place")
-        status, _, text = program.verify(self.path, target)
+        logits = [] if name in WITH_LOGITS else ["--no-logits"]
+        status, _, text = program.verify(self.path, target, "--threads", 1, *logits)
         if status != 0:
             problems.append(f"verify exited {status}: {text[-300:]}")
         model = stock.load(target)
@@ -171,24 +177,40 @@ def upcasts(source):
     return gap > DOUBLE, f"float32 upcasts move the logits by {gap:.1e}"
 
 
-def run(program, work, results):
+def run_f64(number, program, work):
+    """All cases of an F64 checkpoint: lines for the report, and its row of the table."""
+    results, case = Results(quiet=True), families.CASES[number]
+    source = Source(case, work)
+    results.case(f"{case.name}: float32 upcasts", upcasts, source)
+    results.case(f"{case.name}: reference forward", reference_forward, source, program)
+    for name, transform, untie in TRANSFORMS:
+        results.case(f"{case.name}: {name}", f64, source, program, name, transform, untie)
+    results.case(f"{case.name}: heads changed", heads, source)
+    results.case(f"{case.name}: inverse", inverse, source, program)
+    results.case(f"{case.name}: naive merge", naive, source, program)
+    return results.lines, source.row
+
+
+def run_narrow(number, program, work):
+    """The same for a checkpoint in a narrower type; no row."""
+    results, case = Results(quiet=True), families.NARROW_CASES[number]
+    source = Source(case, work)
+    for name, transform, untie in TRANSFORMS:
+        if name in ("fold", "hadamard --heads", "orthogonal", "signed-permutation"):
+            results.case(f"{case.name}: {name}", narrow, source, program, name, transform, untie)
+    results.case(f"{case.name}: inverse", inverse, source, program)
+    results.case(f"{case.name}: naive merge", naive, source, program)
+    return results.lines, None
+
+
+def run(program, work, results, workers=2):
     """Returns a row per F64 checkpoint: the worst distances and that of the naive merge."""
     rows = []
-    for case in families.CASES:
-        source = Source(case, work)
-        results.case(f"{case.name}: float32 upcasts", upcasts, source)
-        results.case(f"{case.name}: reference forward", reference_forward, source, program)
-        for name, transform, untie in TRANSFORMS:
-            results.case(f"{case.name}: {name}", f64, source, program, name, transform, untie)
-        results.case(f"{case.name}: heads changed", heads, source)
-        results.case(f"{case.name}: inverse", inverse, source, program)
-        results.case(f"{case.name}: naive merge", naive, source, program)
-        rows.append(source.row)
-    for case in families.NARROW_CASES:
-        source = Source(case, work)
-        for name, transform, untie in TRANSFORMS:
-            if name in ("fold", "hadamard --heads", "orthogonal", "signed-permutation"):
-                results.case(f"{case.name}: {name}", narrow, source, program, name, transform, untie)
-        results.case(f"{case.name}: inverse", inverse, source, program)
-        results.case(f"{case.name}: naive merge", naive, source, program)
+    with concurrent.futures.ProcessPoolExecutor(workers) as pool:
+        for function, cases in ((run_f64, families.CASES), (run_narrow, families.NARROW_CASES)):
+            count = len(cases)
+            for lines, row in pool.map(function, range(count), [program] * count, [work] * count):
+                for line in lines:
+                    results.line(*line)
+                rows += [row] if row else []
     return rows
