@@ -30,6 +30,10 @@ for _ in $(seq 12); do
   fi
 done
 run rotate model killed "${how[@]}" --resume
+if grep -qF 'is complete' "$work/stderr"; then  # killed between the last byte and the name
+  expect_status 2
+  run finish killed --no-fsync
+fi
 expect_status 0
 expect_same_files whole killed
 expect_absent killed.rmsfold-partial

@@ -156,6 +156,10 @@ class Verification {
   void find_plan() {
     note_swapped_arguments();
     if (options_.use_manifest && plan_from_manifest()) return;
+    if (a_.is_dequantised()) {  // exact values against rounded ones, of sizes that differ by powers of ten: least squares are no judge of that
+      rmsfold::detail::raise<RefusedError>("{}: beside a model that is de-quantised, the basis cannot be estimated: {} of what was made of it is needed",
+                                           b_.checkpoint().directory().string(), io::Checkpoint::manifest_name);
+    }
     const BasisEstimate estimate = estimate_stream(a_, b_);
     Step step;
     Basis basis;

@@ -200,7 +200,7 @@ TEST_CASE("opening: models that are not known are refused by name (F12)", "[mode
   CHECK_THAT(refusal<RefusedError>(with_config([](io::Json& c) {
                c["quantization_config"] = {{"quant_method", "fp8"}};
              })),
-             has_text("quantization_config") && has_text("de-quantise"));
+             has_text("quantization_config") && has_text("--dequantize"));
 }
 
 TEST_CASE("opening: custom code needs --trust-config", "[model]") {
