@@ -30,6 +30,14 @@ run adapt lora "$demo_model" rotated adapted --force --no-fsync --json
 expect_status 0
 expect_stdout '"adapted": 1'
 
+cp -rL "$demo_model" original
+for out in original rotated lora original/inside .; do
+  run adapt lora original rotated "$out" --force
+  expect_status 2
+  expect_stderr 'never written'
+done
+expect_same "$demo_model/model.safetensors" original/model.safetensors
+expect_exists rotated/model.safetensors
 run adapt lora "$demo_model" "$demo_model" other
 expect_status 3
 expect_stderr 'rmsfold.json'

@@ -14,6 +14,7 @@ int adapt(const Common& common, const AdaptCommandOptions& options) {
   how.draft_fc = options.draft_fc;
   how.force = options.force;
   how.fsync = !options.no_fsync;
+  how.keep = {options.transformed};
   const model::AdaptSummary summary = model::adapt(model, plan, options.companion, options.out, how);
   if (common.json) {
     print_json(common, {{"out", options.out}, {"adapted", summary.adapted}, {"copied", summary.copied}, {"notes", summary.notes}});

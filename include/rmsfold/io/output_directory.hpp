@@ -159,6 +159,7 @@ struct OutputOptions {
   bool shared = false;    ///< other processes write to the same partial directory at the same time
   bool existing = false;  ///< the partial directory must be there already
   bool stays = false;     ///< the partial directory outlives a failure of this process
+  std::vector<std::filesystem::path> others;  ///< further directories that are never written, as the model's
 
   /// Whether to go on with a partial directory that was found, instead of removing it; it may refuse by throwing, which leaves everything as it was. Empty: no.
   std::function<bool(const std::filesystem::path& partial)> keep;
@@ -178,7 +179,7 @@ class OutputDirectory {
   /// @param out    the directory to be; its parent must exist
   /// @param model  the directory that is read meanwhile; empty: none
   /// @throws RefusedError when `out` exists and there is no `force`, when it is not a directory, and always when it is,
-  ///   contains or lies inside `model`, links resolved; IoError when another process is writing `out`, or the system
+  ///   contains or lies inside `model` or one of the others, links resolved; IoError when another process is writing `out`, or the system
   ///   refuses.
   OutputDirectory(const std::filesystem::path& out, const std::filesystem::path& model, OutputOptions options)
       : shown_(out), options_(std::move(options)) {
@@ -187,6 +188,7 @@ class OutputDirectory {
     lock_path_ = partial_;
     lock_path_ += ".lock";
     if (!model.empty()) refuse_to_touch(model);
+    for (const std::filesystem::path& other : options_.others) refuse_to_touch(other);
     if (options_.shared) {
       join();
     } else {

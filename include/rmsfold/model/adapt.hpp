@@ -24,6 +24,7 @@ struct AdaptOptions {
   std::string draft_fc;  ///< empty: a LoRA adapter; else the tensor of a draft head that reads several states of the stream, one beside the other
   bool force = false;    ///< replace an existing directory
   bool fsync = true;     ///< wait for the disk
+  std::vector<std::filesystem::path> keep;  ///< directories that are never written, beside the model's and the companion's: the transformed model's
 };
 
 /// What was written.
@@ -98,7 +99,11 @@ class Adaptation {
   AdaptSummary run(const std::filesystem::path& from, const std::filesystem::path& to) {
     if (!std::filesystem::is_directory(from)) rmsfold::detail::raise<IoError>("{} is no directory", from.string());
     if (options_.draft_fc.empty()) check_adapter_config(from);
-    io::OutputDirectory out(to, from, options_.force);
+    io::OutputOptions how;
+    how.force = options_.force;
+    how.others = options_.keep;
+    how.others.push_back(model_.checkpoint().directory());
+    io::OutputDirectory out(to, from, std::move(how));
     std::vector<std::filesystem::path> paths;
     for (const std::filesystem::directory_entry& entry : std::filesystem::directory_iterator(from)) paths.push_back(entry.path());
     std::sort(paths.begin(), paths.end());

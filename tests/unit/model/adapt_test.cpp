@@ -60,10 +60,12 @@ Matrix<double> product(const fs::path& adapter, const std::string& module) {
 }
 
 model::AdaptSummary run_adapt(const fs::path& adapter, const fs::path& a, const fs::path& b, const fs::path& out,
-                              const std::string& draft = {}) {
+                              const std::string& draft = {}, bool force = false) {
   const model::Model opened(a);
   model::AdaptOptions options;
   options.fsync = false;
+  options.force = force;
+  options.keep = {b};
   options.draft_fc = draft;
   return model::adapt(opened, model::plan_that_made(b, opened), adapter, out, options);
 }
@@ -124,6 +126,19 @@ TEST_CASE("adapt: numbers of a public report (G1)", "[model][adapt]") {
   const Matrix<double> adapted = a * Eigen::Vector2d(2, 1).asDiagonal() * q;
   CHECK(adapted(0, 0) == Approx(1.2));
   CHECK(adapted(0, 1) == Approx(1.6));
+}
+
+TEST_CASE("adapt: neither model nor companion is ever written", "[model][adapt]") {
+  const TempDir temp;
+  const fs::path a = write_model(temp / "a", tiny("llama"));
+  run_step(a, temp / "b", step("fold"));
+  const fs::path adapter = write_adapter(temp / "lora", a, {"model.layers.0.mlp.up_proj"});
+  const auto before = std::vector{all_files(a), all_files(temp / "b"), all_files(adapter)};
+  for (const fs::path& out : {a, temp / "b", adapter, a / "x", temp / "b" / "x", adapter / "x", fs::path(temp / ".")}) {
+    INFO(out.string());
+    CHECK_THROWS_WITH(run_adapt(adapter, a, temp / "b", out, {}, true), has_text("never written"));
+    CHECK(std::vector{all_files(a), all_files(temp / "b"), all_files(adapter)} == before);
+  }
 }
 
 TEST_CASE("adapt: fused projections, and biases that were moved", "[model][adapt]") {
