@@ -38,8 +38,11 @@ for out in original rotated lora original/inside .; do
 done
 expect_same "$demo_model/model.safetensors" original/model.safetensors
 expect_exists rotated/model.safetensors
+run adapt nowhere "$demo_model" rotated other
+expect_status 2
+expect_stderr 'nowhere'
 run adapt lora "$demo_model" "$demo_model" other
-expect_status 3
+expect_status 2
 expect_stderr 'rmsfold.json'
 expect_absent other
 run adapt lora rotated rotated other

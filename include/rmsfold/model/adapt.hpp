@@ -4,6 +4,7 @@
 /// Companions of a model that was folded or rotated: LoRA adapters, and draft heads that read its stream.
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -40,7 +41,8 @@ namespace detail {
 class AxisFactors {
  public:
   /// @param axis  of the weight
-  AxisFactors(const Model& model, const Plan& plan, const Node& node, std::size_t axis) : plan_(plan) {
+  AxisFactors(const Model& model, const Plan& plan, const Node& node, std::size_t axis)
+      : plan_(plan), scale_(1 / std::sqrt(static_cast<double>(model.graph().size.hidden))) {
     const Param& param = model.graph().params[*node.weight];
     extent_ = static_cast<Index>(param.shape[axis]);
     for (const Factor& factor : plan.tensors[*node.weight].factors) {
@@ -60,6 +62,8 @@ class AxisFactors {
     for (const Factor* factor : factors_) {
       if (factor->kind == Factor::Kind::gain) {
         a = a * tiled(factor->of, plan_.site(factor->of).gain, extent_).asDiagonal();
+      } else if (factor->kind == Factor::Kind::scale) {
+        a *= scale_;
       } else {
         apply(*factor, a.data(), a.rows(), 1);
       }
@@ -82,6 +86,7 @@ class AxisFactors {
   }
 
   const Plan& plan_;
+  double scale_;  // of `Factor::Kind::scale`
   Index extent_ = 0;
   std::vector<const Factor*> factors_;
   std::optional<BlockDiagonal<Rotation>> heads_;
@@ -97,7 +102,9 @@ class Adaptation {
   }
 
   AdaptSummary run(const std::filesystem::path& from, const std::filesystem::path& to) {
-    if (!std::filesystem::is_directory(from)) rmsfold::detail::raise<IoError>("{} is no directory", from.string());
+    if (!std::filesystem::is_directory(from)) {
+      rmsfold::detail::raise<FormatError>("{} is no directory: an adapter, or a draft head, is given by its folder", from.string());
+    }
     if (options_.draft_fc.empty()) check_adapter_config(from);
     io::OutputOptions how;
     how.force = options_.force;
@@ -118,6 +125,7 @@ class Adaptation {
       }
     }
     if (summary_.adapted + summary_.copied == 0) rmsfold::detail::raise<FormatError>("{}: there is no tensor in any .safetensors file", from.string());
+    check_pairs(from);
     if (!options_.draft_fc.empty() && !found_draft_) rmsfold::detail::raise<FormatError>("{}: no file holds tensor {}", from.string(), options_.draft_fc);
     summary_.notes.insert(summary_.notes.end(), out.notes().begin(), out.notes().end());
     out.commit(options_.fsync);
@@ -130,12 +138,48 @@ class Adaptation {
   /// Only what multiplies in as \f$W+sBA\f$ is understood.
   static void check_adapter_config(const std::filesystem::path& directory) {
     const std::filesystem::path path = directory / "adapter_config.json";
+    if (!std::filesystem::is_regular_file(path)) {
+      rmsfold::detail::raise<FormatError>("{} is no adapter directory of PEFT: it has no adapter_config.json (for a draft head, say --draft-fc)", directory.string());
+    }
     const Config config(io::read_json_file(path), path.string());
     if (!config.json().is_object()) rmsfold::detail::raise<FormatError>("{}: not a JSON object", path.string());
+    const auto is_set = [&](const char* key) {
+      if (!config.has(key)) return false;
+      const io::Json& value = config.json().at(key);
+      return value.is_boolean() ? value.get<bool>() : !(value.is_structured() && value.empty());
+    };
     if (config.text_or("peft_type", "") != "LORA") refuse(path.string(), "peft_type is not LORA");
-    if (config.flag_or("use_dora", false)) refuse(path.string(), "DoRA keeps the norms of weights beside the adapter, and a fold changes these norms: train it on the new model");
-    if (config.text_or("bias", "none") != "none" || config.flag_or("lora_bias", false)) refuse(path.string(), "it trains biases; only bias \"none\" is handled");
-    if (config.has("modules_to_save") && !config.json().at("modules_to_save").empty()) refuse(path.string(), "modules_to_save holds whole layers, which are not adapters");
+    if (is_set("use_dora")) refuse(path.string(), "DoRA keeps the norms of weights beside the adapter, and a fold changes these norms: train it on the new model");
+    if (config.text_or("bias", "none") != "none" || is_set("lora_bias")) refuse(path.string(), "it trains biases; only bias \"none\" is handled");
+    if (is_set("modules_to_save")) refuse(path.string(), "modules_to_save holds whole layers, which are not adapters");
+    if (is_set("layer_replication")) refuse(path.string(), "layer_replication repeats layers, so its numbers of layers are not those of the model");
+    if (is_set("ensure_weight_tying")) refuse(path.string(), "ensure_weight_tying adapts embedding and head by one pair, and a fold makes two different weights of them");
+    if (is_set("target_parameters")) refuse(path.string(), "target_parameters adapts what is no linear layer, as stacks of experts");
+    if (is_set("trainable_token_indices")) refuse(path.string(), "trainable_token_indices holds rows of the embedding, which are not adapters");
+    for (const char* key : {"use_qalora", "use_bdlora", "arrow_config", "monteclora_config"}) {
+      if (is_set(key)) refuse(path.string(), std::string(key) + " makes it something else than a plain pair W + s·B·A");
+    }
+    check_initialisation(config);
+  }
+
+  /// Some ways to initialise a pair take it out of W, again each time that it is loaded; what they take out of the new W is not what they took out of the old one.
+  static void check_initialisation(const Config& config) {
+    if (!config.has("init_lora_weights") || config.json().at("init_lora_weights").is_boolean()) return;
+    const std::string how = config.text_or("init_lora_weights", "");
+    for (const char* harmless : {"gaussian", "eva", "orthogonal"}) {
+      if (how == harmless) return;
+    }
+    refuse(config.file(), "init_lora_weights is \"" + io::printable(how) + "\", which may change the weights under the adapter as it is loaded: "
+                          "save it from PEFT as a plain pair (path_initial_model_for_weight_conversion), or merge it into the model first");
+  }
+
+  /// A pair is two matrices of one rank.
+  void check_pairs(const std::filesystem::path& from) const {
+    for (const auto& [module, ranks] : ranks_) {
+      const std::string where = from.string() + ": " + io::printable(module);
+      if (!ranks.a || !ranks.b) rmsfold::detail::raise<FormatError>("{} has no {}", where, ranks.a ? "lora_B" : "lora_A");
+      if (*ranks.a != *ranks.b) rmsfold::detail::raise<ShapeError>("{}: lora_A has rank {}, but lora_B has {}", where, *ranks.a, *ranks.b);
+    }
   }
 
   void write_file(const std::filesystem::path& from, const std::filesystem::path& to) {
@@ -172,7 +216,7 @@ class Adaptation {
     refuse(where, "it is no lora_A or lora_B weight of PEFT (an embedding, a magnitude, a bias?)");
   }
 
-  bool adapt_side(const io::TensorInfo& info, const std::string& where, const Node& node, bool is_a, std::vector<std::byte>& bytes) const {
+  bool adapt_side(const io::TensorInfo& info, const std::string& where, const Node& node, bool is_a, std::vector<std::byte>& bytes) {
     const Row& row = *node.row;
     if (!node.in_axis || (row.layout != Layout::out_in && row.layout != Layout::in_out)) refuse(where, "a stack of experts has no LoRA pair of this form");
     if (node.bias && !plan_.tensors[*node.bias].absorbs.empty()) {
@@ -183,6 +227,9 @@ class Adaptation {
     if ((is_a ? values.cols() : values.rows()) != factors.extent()) {
       rmsfold::detail::raise<ShapeError>("{} has shape {}; {} {} {} channels", where, to_string(info.shape), node.module, is_a ? "reads" : "writes", factors.extent());
     }
+    Ranks& ranks = ranks_[node.module];
+    if ((is_a ? ranks.a : ranks.b).has_value()) rmsfold::detail::raise<FormatError>("{}: a second lora_{} of {}", where, is_a ? 'A' : 'B', node.module);
+    (is_a ? ranks.a : ranks.b) = is_a ? values.rows() : values.cols();
     if (factors.empty()) return false;
     if (is_a) {
       factors.along_rows(values);
@@ -196,11 +243,14 @@ class Adaptation {
   bool adapt_draft(const io::TensorInfo& info, const std::string& file, std::vector<std::byte>& bytes) {
     const std::string where = file + ": tensor " + io::printable(info.name);
     found_draft_ = true;
-    if (!plan_.basis.stream) return false;
     Matrix<double> values = matrix_of_tensor(info, where, bytes);
-    const Index n = plan_.basis.stream->dim();
+    const Index n = model_.graph().size.hidden;
     if (values.cols() == 0 || values.cols() % n != 0) {
       rmsfold::detail::raise<ShapeError>("{} has shape {}; its rows must read one or more states of width {}", where, to_string(info.shape), n);
+    }
+    if (!plan_.basis.stream) {
+      summary_.notes.push_back(io::printable(info.name) + " stays as it is: the step moved gains only, and the states that it reads carry none");
+      return false;
     }
     plan_.basis.stream->apply(values.data(), values.rows() * (values.cols() / n), 1);
     store(info, where, values, bytes);
@@ -226,7 +276,13 @@ class Adaptation {
   const Model& model_;
   const Plan& plan_;
   const AdaptOptions& options_;
+  /// Ranks of the two matrices of a pair, as far as they were found.
+  struct Ranks {
+    std::optional<Index> a, b;
+  };
+
   std::map<std::string, const Node*> linears_;
+  std::map<std::string, Ranks> ranks_;
   AdaptSummary summary_;
   bool found_draft_ = false;
 };
@@ -237,7 +293,8 @@ class Adaptation {
 /// \f$W' = Q_o^TW\,\mathrm{diag}(g)\,Q_i\f$: \f$A' = A\,\mathrm{diag}(g)\,Q_i\f$ and \f$B' = Q_o^TB\f$, so that \f$W'+sB'A'\f$ is \f$W+sBA\f$ transformed. For a draft head
 /// that reads k states of the residual stream: \f$F' = F\,\mathrm{blkdiag}(Q,\dots,Q)\f$; these states carry no gain. Composed in double, rounded once.
 /// @param plan  the step that made the transformed model from `model`
-/// @throws RefusedError for DoRA, trained biases, whole modules, embeddings, experts in stacks, unknown modules; ShapeError; RangeError; FormatError; IoError.
+/// @throws RefusedError for DoRA, trained biases, whole modules, embeddings, experts in stacks, unknown modules, what is no plain \f$W+sBA\f$, and an `out` that is,
+///   contains or lies inside what is read; ShapeError; RangeError; FormatError; IoError.
 inline AdaptSummary adapt(const Model& model, const Plan& plan, const std::filesystem::path& companion, const std::filesystem::path& out, const AdaptOptions& options = {}) {
   return detail::Adaptation(model, plan, options).run(companion, out);
 }
@@ -245,6 +302,10 @@ inline AdaptSummary adapt(const Model& model, const Plan& plan, const std::files
 /// The plan of the step that made a directory from a model, from the directory's manifest. @throws RefusedError when there is none, or it says otherwise.
 [[nodiscard]] inline Plan plan_that_made(const std::filesystem::path& transformed, const Model& model) {
   const std::filesystem::path path = transformed / io::Checkpoint::manifest_name;
+  if (!std::filesystem::is_regular_file(path)) {
+    rmsfold::detail::raise<RefusedError>("{} has no {}, which says what was done to the model: give what fold or rotate wrote", transformed.string(),
+                                         io::Checkpoint::manifest_name);
+  }
   const Manifest manifest = read_manifest(path);
   if (!is_made_from(manifest, model)) {
     rmsfold::detail::raise<RefusedError>("{} describes a step from another model than {}: give the one that it was made from", path.string(), model.checkpoint().directory().string());

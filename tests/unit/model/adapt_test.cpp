@@ -84,7 +84,7 @@ std::vector<std::string> all_modules() {
 }  // namespace
 
 TEST_CASE("adapt: the adapted adapter is the adapter of the transformed model (G1)", "[model][adapt]") {
-  for (const char* words : {"fold", "orthogonal --heads", "permutation --heads", "signed-permutation", "signed-permutation --fold"}) {
+  for (const char* words : {"fold", "orthogonal --heads", "hadamard --heads", "permutation --heads", "signed-permutation", "signed-permutation --fold"}) {
     const TempDir temp;
     TinyModel spec = tiny("llama");
     spec.dtype = "F64";
@@ -118,14 +118,116 @@ TEST_CASE("adapt: the adapted adapter is the adapter of the transformed model (G
 }
 
 TEST_CASE("adapt: numbers of a public report (G1)", "[model][adapt]") {
-  // A = [1, 0], g = [2, 1], Q = [[0.6, 0.8], [-0.8, 0.6]]: A diag(g) Q = [1.2, 1.6].
-  Matrix<double> q(2, 2);
-  q << 0.6, 0.8, -0.8, 0.6;
-  RowVector<double> a(2);
-  a << 1, 0;
-  const Matrix<double> adapted = a * Eigen::Vector2d(2, 1).asDiagonal() * q;
-  CHECK(adapted(0, 0) == Approx(1.2));
-  CHECK(adapted(0, 1) == Approx(1.6));
+  // A = [1, 0], g = [2, 1], Q = [[0.6, 0.8], [-0.8, 0.6]]: A diag(g) Q = [1.2, 1.6]; of a writer, B = [1, 0]^T: Q^T B = [0.6, 0.8]^T.
+  const TempDir temp;
+  TinyModel spec = tiny("llama");
+  spec.dtype = "F64";
+  spec.hidden = spec.head_dim = 2;
+  spec.heads = spec.kv_heads = 1;
+  const fs::path a = write_model(temp / "a", spec);
+  set_tensor_values(a, "model.layers.0.input_layernorm.weight", {2, 1});
+  const std::vector<double> q{0.6, 0.8, -0.8, 0.6};
+  {
+    io::SafetensorsWriter file(temp / "q.safetensors", {io::make_tensor("rotation", "F64", {2, 2})});
+    file.write(0, 0, std::as_bytes(std::span(q)));
+    file.finish(false);
+  }
+  run_step(a, temp / "b", step_from_file(temp / "q.safetensors"));
+  const std::string reader = "model.layers.0.self_attn.q_proj", writer = "model.layers.0.self_attn.o_proj";
+  fs::create_directory(temp / "lora");
+  write_bytes(temp / "lora" / "adapter_config.json", R"({"peft_type": "LORA"})");
+  {
+    std::vector<io::TensorInfo> infos;
+    for (const std::string& module : {reader, writer}) {
+      infos.push_back(io::make_tensor(lora(module, 'A'), "F64", {1, 2}));
+      infos.push_back(io::make_tensor(lora(module, 'B'), "F64", {2, 1}));
+    }
+    io::SafetensorsWriter file(temp / "lora" / "adapter_model.safetensors", infos);
+    const std::vector<double> unit{1, 0};
+    for (std::size_t i = 0; i < 4; ++i) file.write(i, 0, std::as_bytes(std::span(unit)));
+    file.finish(false);
+  }
+  run_adapt(temp / "lora", a, temp / "b", temp / "adapted");
+  const auto found = [&](const std::string& module, char side) {
+    const Matrix<double> m = matrix_in(temp / "adapted" / "adapter_model.safetensors", lora(module, side));
+    return std::vector<double>(m.data(), m.data() + m.size());
+  };
+  CHECK(found(reader, 'A')[0] == Approx(1.2));
+  CHECK(found(reader, 'A')[1] == Approx(1.6));
+  CHECK(found(reader, 'B') == std::vector<double>{1, 0});
+  CHECK(found(writer, 'A') == std::vector<double>{1, 0});
+  CHECK(found(writer, 'B')[0] == Approx(0.6));
+  CHECK(found(writer, 'B')[1] == Approx(0.8));
+}
+
+TEST_CASE("adapt: gain and rotation are composed in double and rounded once", "[model][adapt]") {
+  const TempDir temp;
+  const fs::path a = write_model(temp / "a", tiny("llama"));
+  run_step(a, temp / "b", step("hadamard --heads"));
+  // The same numbers, which BF16 holds, in both types.
+  const fs::path source = write_adapter(temp / "source", a, all_modules());
+  const fs::path wide = temp / "wide", narrow = temp / "narrow";
+  for (const fs::path& directory : {wide, narrow}) {
+    fs::create_directory(directory);
+    fs::copy(source / "adapter_config.json", directory / "adapter_config.json");
+  }
+  {
+    const std::vector<io::TensorInfo> doubles = io::SafetensorsFile(source / "adapter_model.safetensors").tensors();
+    std::vector<io::TensorInfo> halves;
+    for (const io::TensorInfo& info : doubles) halves.push_back(io::make_tensor(info.name, "BF16", info.shape));
+    io::SafetensorsWriter wide_file(wide / "adapter_model.safetensors", doubles), narrow_file(narrow / "adapter_model.safetensors", halves);
+    for (std::size_t i = 0; i < doubles.size(); ++i) {
+      Matrix<double> values = matrix_in(source / "adapter_model.safetensors", doubles[i].name);
+      const std::span<double> all(values.data(), static_cast<std::size_t>(values.size()));
+      std::vector<std::byte> bytes(all.size() * 2);
+      CHECK(store_rounded(Dtype::bf16, all, bytes) < 0);
+      narrow_file.write(i, 0, bytes);
+      load_as_double(Dtype::bf16, bytes, all);
+      wide_file.write(i, 0, std::as_bytes(all));
+    }
+    wide_file.finish(false);
+    narrow_file.finish(false);
+  }
+  run_adapt(wide, a, temp / "b", temp / "wide2");
+  run_adapt(narrow, a, temp / "b", temp / "narrow2");
+  const io::SafetensorsFile file(temp / "narrow2" / "adapter_model.safetensors");
+  for (const io::TensorInfo& info : file.tensors()) {
+    INFO(info.name);
+    const Matrix<double> values = matrix_in(temp / "wide2" / "adapter_model.safetensors", info.name);
+    std::vector<std::byte> want(static_cast<std::size_t>(values.size()) * 2);
+    CHECK(store_rounded(Dtype::bf16, {values.data(), static_cast<std::size_t>(values.size())}, want) < 0);
+    CHECK(file.read(info) == want);
+  }
+}
+
+TEST_CASE("adapt: a head that takes over the scale of a tie", "[model][adapt]") {
+  const TempDir temp;
+  const fs::path a = write_family(temp / "a", family_fixture("t5"), "F64");
+  run_step(a, temp / "b", step("fold"));
+  const model::Model opened(a);
+  const model::Plan plan = model::plan_that_made(temp / "b", opened);
+  const Index hidden = opened.graph().size.hidden, vocabulary = static_cast<Index>(opened.info("shared.weight").shape[0]);
+  REQUIRE(opened.head_is_tied());
+  REQUIRE_FALSE(plan.output_is_tied);
+  fs::create_directory(temp / "lora");
+  write_bytes(temp / "lora" / "adapter_config.json", R"({"peft_type": "LORA"})");
+  const Matrix<double> in = Matrix<double>::Random(rank, hidden), out = Matrix<double>::Random(vocabulary, rank);
+  {
+    io::SafetensorsWriter file(temp / "lora" / "adapter_model.safetensors",
+                               {io::make_tensor(lora("lm_head", 'A'), "F64", {rank, static_cast<std::uint64_t>(hidden)}),
+                                io::make_tensor(lora("lm_head", 'B'), "F64", {static_cast<std::uint64_t>(vocabulary), rank})});
+    file.write(0, 0, std::as_bytes(std::span(in.data(), static_cast<std::size_t>(in.size()))));
+    file.write(1, 0, std::as_bytes(std::span(out.data(), static_cast<std::size_t>(out.size()))));
+    file.finish(false);
+  }
+  run_adapt(temp / "lora", a, temp / "b", temp / "adapted");
+  // The stored head is W·diag(g)·d^-1/2 of the tied W, so its adapter is A·diag(g)·d^-1/2.
+  const Matrix<double> w = tensor_matrix(a, "shared.weight"), head = tensor_matrix(temp / "b", "lm_head.weight");
+  const RowVector<double> factors = head.row(0).cwiseQuotient(w.row(0));
+  const Matrix<double> want = in * factors.asDiagonal();
+  const Matrix<double> found = matrix_in(temp / "adapted" / "adapter_model.safetensors", lora("lm_head", 'A'));
+  CHECK((found - want).norm() <= 1e-13 * want.norm());
+  CHECK(matrix_in(temp / "adapted" / "adapter_model.safetensors", lora("lm_head", 'B')) == out);
 }
 
 TEST_CASE("adapt: neither model nor companion is ever written", "[model][adapt]") {
@@ -187,6 +289,16 @@ TEST_CASE("adapt: a draft head reads several states (G3)", "[model][adapt]") {
     CHECK((found.middleCols(block * n, n) - fc.middleCols(block * n, n) * q.transpose()).cwiseAbs().maxCoeff() > 1e-2);
   }
   CHECK_THROWS_WITH(run_adapt(temp / "draft", a, temp / "b", temp / "x", "fc2.weight"), has_text("no file holds tensor fc2.weight"));
+  CHECK_THROWS_WITH(run_adapt(temp / "draft", a, temp / "b", temp / "x", "norm.weight"), has_text("norm.weight") && has_text("[5]"));
+
+  // A fold alone leaves the stream what it is; what does not read it is told apart all the same.
+  run_step(a, temp / "folded", step("fold"));
+  const model::AdaptSummary same = run_adapt(temp / "draft", a, temp / "folded", temp / "same", "fc.weight");
+  CHECK(same.adapted == 0);
+  REQUIRE(same.notes.size() == 1);
+  CHECK_THAT(same.notes.front(), has_text("fc.weight") && has_text("stays as it is"));
+  CHECK(read_bytes(temp / "same" / "model.safetensors") == read_bytes(temp / "draft" / "model.safetensors"));
+  CHECK_THROWS_WITH(run_adapt(temp / "draft", a, temp / "folded", temp / "x", "norm.weight"), has_text("norm.weight") && has_text("[5]"));
   CHECK_FALSE(fs::exists(temp / "x"));
 }
 
@@ -205,6 +317,29 @@ TEST_CASE("adapt: what is no LoRA adapter of this model is refused", "[model][ad
   refuses(with([](io::Json& c) { c["peft_type"] = "IA3"; }), has_text("LORA"));
   refuses(with([](io::Json& c) { c["bias"] = "all"; }), has_text("biases"));
   refuses(with([](io::Json& c) { c["modules_to_save"] = {"lm_head"}; }), has_text("modules_to_save"));
+  // What makes the pair something else than W + sBA, or of other layers.
+  for (const char* init : {"pissa", "pissa_niter_16", "olora", "corda", "loftq", "lora_ga", "something new"}) {
+    INFO(init);
+    refuses(with([&](io::Json& c) { c["init_lora_weights"] = init; }), has_text("init_lora_weights") && has_text(init));
+  }
+  refuses(with([](io::Json& c) { c["layer_replication"] = {{0, 2}, {1, 2}}; }), has_text("layer_replication"));
+  refuses(with([](io::Json& c) { c["ensure_weight_tying"] = true; }), has_text("ensure_weight_tying"));
+  refuses(with([](io::Json& c) { c["target_parameters"] = {"mlp.experts.gate_up_proj"}; }), has_text("target_parameters"));
+  refuses(with([](io::Json& c) { c["trainable_token_indices"] = {1, 2}; }), has_text("trainable_token_indices"));
+  refuses(with([](io::Json& c) { c["lora_bias"] = true; }), has_text("biases"));
+  refuses(with([](io::Json& c) { c["use_qalora"] = true; }), has_text("use_qalora"));
+  refuses(with([](io::Json& c) { c["use_bdlora"] = {{"nblocks", 2}}; }), has_text("use_bdlora"));
+  refuses(with([](io::Json& c) { c["arrow_config"] = {{"top_k", 3}}; }), has_text("arrow_config"));
+  for (const io::Json& init : {io::Json(true), io::Json(false), io::Json("gaussian"), io::Json("eva"), io::Json("orthogonal"), io::Json()}) {
+    INFO(init.dump());
+    const fs::path out = temp / ("out" + std::to_string(number));
+    CHECK_NOTHROW(run_adapt(with([&](io::Json& c) {
+      c["init_lora_weights"] = init;
+      for (const char* key : {"layer_replication", "target_parameters", "trainable_token_indices", "arrow_config", "use_bdlora"}) c[key] = nullptr;
+      c["use_qalora"] = c["ensure_weight_tying"] = false;
+      c["modules_to_save"] = io::Json::array();
+    }), a, temp / "b", out));
+  }
   const auto with_tensor = [&](const std::string& name, const Shape& shape) {
     const fs::path adapter = with({});
     fs::remove(adapter / "adapter_model.safetensors");
@@ -217,6 +352,24 @@ TEST_CASE("adapt: what is no LoRA adapter of this model is refused", "[model][ad
   refuses(with_tensor("base_model.model.model.layers.0.mlp.up_proj.lora_A.weight", {3, 47}), has_text("[3, 47]") && has_text("reads 48 channels"));
   refuses(with_tensor("base_model.model.model.embed_tokens.lora_embedding_A", {3, 72}), has_text("no lora_A or lora_B"));
   refuses(with_tensor("base_model.model.model.layers.0.mlp.up_proj.lora_magnitude_vector.weight", {40, 1}), has_text("magnitude"));
+
+  // A pair of which one half is missing, or that do not fit each other.
+  refuses(with_tensor("base_model.model.model.layers.0.mlp.up_proj.lora_A.weight", {3, 48}), has_text("up_proj") && has_text("lora_B"));
+  const fs::path uneven = with({});
+  fs::remove(uneven / "adapter_model.safetensors");
+  {
+    io::SafetensorsWriter file(uneven / "adapter_model.safetensors", {io::make_tensor(lora(one[0], 'A'), "F32", {3, 48}), io::make_tensor(lora(one[0], 'B'), "F32", {40, 4})});
+    file.write(0, 0, std::vector<std::byte>(3 * 48 * 4));
+    file.write(1, 0, std::vector<std::byte>(40 * 4 * 4));
+    file.finish(false);
+  }
+  refuses(uneven, has_text("up_proj") && has_text("rank 3") && has_text("4"));
+
+  // What is no adapter, or was not made by this library.
+  CHECK_THROWS_AS(run_adapt(temp / "nowhere", a, temp / "b", temp / "x"), FormatError);
+  fs::create_directory(temp / "empty");
+  CHECK_THROWS_AS(run_adapt(temp / "empty", a, temp / "b", temp / "x"), FormatError);
+  CHECK_THROWS_AS(run_adapt(with({}), a, a, temp / "x"), RefusedError);
 
   // The manifest of another model.
   TinyModel other = tiny("llama");
