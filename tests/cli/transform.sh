@@ -36,7 +36,7 @@ expect_absent out
 # fold: everything is carried over but other weights and folders, which are named.
 run fold model folded
 expect_status 0
-expect_stdout '16 tensors multiplied, 7 gains set to 1'
+expect_stdout '16 tensors multiplied, 7 of norms set to neutral'
 expect_stderr 'lm_head.weight was tied'
 expect_stderr 'not copied'
 for left in consolidated.00.pth model.gguf onnx/ pytorch_model.bin; do
@@ -78,7 +78,7 @@ ln -s model alias
 for out in model model/ model/inside . alias ./alias/inside; do
   run fold model "$out" --force
   expect_status 2
-  expect_stderr 'the model is never written'
+  expect_stderr 'an input is never written'
 done
 run fold alias model --force
 expect_status 2

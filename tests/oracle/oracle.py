@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The whole oracle: golden fixtures, tiny checkpoints of every family, SmolLM2-135M. Ends with a count."""
+"""The whole oracle: golden fixtures, tiny checkpoints, the zoo of all families, SmolLM2-135M. Ends with a count."""
 
 import argparse
 import pathlib

@@ -83,7 +83,7 @@ are; `verify` must exit 1.
 
 {table(["checkpoint", "made in (s)", "verify exits", "logits", "allowed", "ours", "perplexity"], smol_lines)}
 
-## Tiny models of every family
+## Tiny models of llama, mistral, qwen2 and qwen3
 
 F64 checkpoints of the stock classes with random gains of 0.2 … 5, a quarter of them negative, and random biases. The
 worst over fold, Hadamard, orthogonal (both with and without `--heads`), permutation and signed permutation: the class

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Tiny checkpoints of every family, transformed by our program and run by the stock classes."""
+"""Tiny llama, mistral, qwen2 and qwen3 checkpoints in every storage type, transformed by our program and run by the stock classes."""
 
 import concurrent.futures
 import re

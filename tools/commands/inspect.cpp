@@ -221,7 +221,8 @@ int inspect(const Common& common, const InspectOptions& options) {
   fmt::print("  rotate          {}\n", rotation_words(graph, verdict));
   fmt::print("  permute         {}\n", permutation_words(verdict));
   const std::string no_heads = model::why_no_heads(graph);
-  fmt::print("  heads           {}\n", no_heads.empty() ? "--heads rotates values per kv head (" + hadamard_words(graph.size.head_dim) + ")" : "not possible: " + no_heads);
+  const bool turns = contains(verdict.as_stored, Gauge::permutation) || contains(verdict.after_folding, Gauge::fixes_ones);
+  fmt::print("  heads           {}\n", !turns ? "not possible: --heads goes with a change of basis of the stream" : no_heads.empty() ? "--heads rotates values per kv head (" + hadamard_words(graph.size.head_dim) + ")" : "not possible: " + no_heads);
   if (graph.family->rows.end() != std::find_if(graph.family->rows.begin(), graph.family->rows.end(), [](const model::Row& row) { return row.mtp; })) {
     fmt::print("  drafts          {}\n", graph.dropped.empty() ? "blocks that draft further tokens, if there are any, are moved along; --drop-mtp leaves them out" : "left out, as --drop-mtp says");
   }

@@ -86,7 +86,7 @@ std::optional<model::Part> parse_part(const std::string& typed) {
 }
 
 void print_summary(const std::string& what, const model::RunSummary& summary, double seconds) {
-  fmt::print("{}: {} tensors multiplied, {} gains set to 1, {} copied; {} in {:.2f} s ({}/s)\n", what, summary.transformed, summary.neutralised, summary.copied,
+  fmt::print("{}: {} tensors multiplied, {} of norms set to neutral, {} copied; {} in {:.2f} s ({}/s)\n", what, summary.transformed, summary.neutralised, summary.copied,
              human_bytes(static_cast<double>(summary.bytes)), seconds, human_bytes(static_cast<double>(summary.bytes) / seconds));
 }
 

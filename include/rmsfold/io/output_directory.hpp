@@ -304,18 +304,18 @@ class OutputDirectory {
     if (error) detail::raise_system("open", model, error.value());
     for (const fs::path& target : {out_, partial_}) {
       if (detail::is_same_or_inside(target, source)) {
-        detail::raise<RefusedError>("the output {} is, or lies inside, the model {}: the model is never written",
+        detail::raise<RefusedError>("the output {} is, or lies inside, the input {}: an input is never written",
                                     printable(shown_), printable(model));
       }
       if (detail::is_same_or_inside(source, target)) {
-        detail::raise<RefusedError>("the output {} contains the model {}: the model is never written",
+        detail::raise<RefusedError>("the output {} contains the input {}: an input is never written",
                                     printable(shown_), printable(model));
       }
       for (fs::directory_iterator entry(source, error), end; !error && entry != end; entry.increment(error)) {
         std::error_code dangling;
         const fs::path real = fs::canonical(entry->path(), dangling);
         if (!dangling && detail::is_same_or_inside(real, target)) {
-          detail::raise<RefusedError>("the output {} contains {}, which the model links to: the model is never written",
+          detail::raise<RefusedError>("the output {} contains {}, which an input links to: an input is never written",
                                       printable(shown_), printable(real));
         }
       }

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <functional>
 #include <optional>
-#include <span>
+#include <iterator>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -141,7 +141,8 @@ namespace detail {
 }
 
 /// The value of the first key that is there.
-[[nodiscard]] inline std::optional<std::string> first_key(const Config& config, std::span<const std::string_view> keys) {
+template <class Keys>
+[[nodiscard]] std::optional<std::string> first_key(const Config& config, const Keys& keys) {
   for (const std::string_view key : keys) {
     if (config.has(std::string(key))) return std::string(key);
   }
@@ -149,19 +150,24 @@ namespace detail {
 }
 
 inline constexpr std::string_view hidden_keys[] = {"hidden_size", "n_embd", "d_model"};
-inline constexpr std::string_view layer_keys[] = {"num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers"};
 inline constexpr std::string_view head_keys[] = {"num_attention_heads", "n_head", "n_heads", "num_heads", "decoder_attention_heads"};
 inline constexpr std::string_view head_dim_keys[] = {"head_dim", "d_kv"};
 inline constexpr std::string_view kv_head_keys[] = {"num_key_value_heads", "num_kv_heads"};
 inline constexpr std::string_view eps_keys[] = {"rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_eps", "norm_epsilon"};
 
-[[nodiscard]] inline Index required(const Config& config, std::span<const std::string_view> keys) {
-  return config.positive(first_key(config, keys).value_or(std::string(keys.front())));
+template <class Keys>
+[[nodiscard]] Index required(const Config& config, const Keys& keys) {
+  return config.positive(first_key(config, keys).value_or(std::string(*std::begin(keys))));
 }
 
-[[nodiscard]] inline Dimensions read_dimensions(const Config& config, const Family& family, bool one_kv_head) {
+/// Layers of a model, or experts of a layer, beyond which a config is taken for a mistake.
+inline constexpr Index count_limit = 100000;
+/// Tensors that may be missing before the rest of the model is not looked for.
+inline constexpr std::size_t missing_limit = 1000;
+
+[[nodiscard]] inline Dimensions read_dimensions(const Config& config, const Family& family, const Repeat& layers, bool one_kv_head) {
   Dimensions size{};
-  size.layers = required(config, layer_keys);
+  size.layers = required(config, layers.keys);
   size.hidden = required(config, hidden_keys);
   if (family.has_forward) {
     size.intermediate = config.positive("intermediate_size");
@@ -193,9 +199,8 @@ inline constexpr std::string_view eps_keys[] = {"rms_norm_eps", "layer_norm_epsi
   } else {
     size.eps = *family.eps;
   }
-  constexpr Index layer_limit = 100000;
-  if (size.layers > layer_limit) {
-    rmsfold::detail::raise<FormatError>("{}: {} layers; at most {} are accepted", config.file(), size.layers, layer_limit);
+  if (size.layers > count_limit) {
+    rmsfold::detail::raise<FormatError>("{}: {} layers; at most {} are accepted", config.file(), size.layers, count_limit);
   }
   return size;
 }
@@ -204,7 +209,7 @@ inline constexpr std::string_view eps_keys[] = {"rms_norm_eps", "layer_norm_epsi
 class Expansion {
  public:
   Expansion(const Family& family, const Config& whole, const Config& config, const FindShape& find, const GraphOptions& options)
-      : family_(family), config_(config), find_(find), options_(options) {
+      : family_(family), whole_(whole), config_(config), find_(find), options_(options) {
     graph_.family = &family;
     choose_naming();
     for (const Requirement& requirement : family.requirements) {
@@ -212,7 +217,11 @@ class Expansion {
         rmsfold::detail::raise<RefusedError>("{}: a {} model whose config says otherwise than usual is refused: {}", config.file(), family.model_type, requirement.reason);
       }
     }
-    graph_.size = read_dimensions(config, family, holds(family.one_kv_head));
+    repeats_ = family.repeats;
+    for (const Repeat& repeat : {family::layers, family::experts}) {
+      if (std::none_of(repeats_.begin(), repeats_.end(), [&](const Repeat& r) { return r.placeholder == repeat.placeholder; })) repeats_.push_back(repeat);
+    }
+    graph_.size = read_dimensions(config, family, repeat_of(family::layers.placeholder), holds(family.one_kv_head));
     graph_.embedding = graph_.spelled(family.tie.embedding);
     graph_.tied = family.tie.has_head && family.tie.if_absent;
     for (const std::string& key : family.tie.flags) {
@@ -222,10 +231,6 @@ class Expansion {
       if (!family.tie.has_head || !place.has(flag)) continue;
       graph_.tied = place.flag_or(flag, family.tie.if_absent);
       break;
-    }
-    repeats_ = family.repeats;
-    for (const Repeat& repeat : {family::layers, family::experts}) {
-      if (std::none_of(repeats_.begin(), repeats_.end(), [&](const Repeat& r) { return r.placeholder == repeat.placeholder; })) repeats_.push_back(repeat);
     }
   }
 
@@ -267,7 +272,10 @@ class Expansion {
       switch (condition.kind) {
         case Condition::Kind::never: break;
         case Condition::Kind::flag: result = config_.flag_or(condition.key, condition.if_absent); break;
-        case Condition::Kind::text: result = config_.text_or(condition.key, condition.value) == condition.value; break;
+        case Condition::Kind::outer_flag: result = whole_.flag_or(condition.key, condition.if_absent); break;
+        case Condition::Kind::first:
+          result = std::any_of(bindings.begin(), bindings.end(), [&](const auto& binding) { return binding.first == condition.key && binding.second == 0; });
+          break;
         case Condition::Kind::set: result = is_set(condition.key); break;
         case Condition::Kind::in_file: result = has(spelled(condition.key, bindings)); break;
       }
@@ -277,9 +285,11 @@ class Expansion {
 
   [[nodiscard]] bool is_set(const std::string& key) const {
     const std::size_t dot = key.find('.');
-    if (dot == std::string::npos) return config_.has(key);
-    const std::optional<Config> section = config_.section(key.substr(0, dot));
-    return section && section->has(key.substr(dot + 1));
+    const std::optional<Config> section = dot == std::string::npos ? config_ : config_.section(key.substr(0, dot));
+    const std::string name = key.substr(dot == std::string::npos ? 0 : dot + 1);
+    if (!section || !section->has(name)) return false;
+    const io::Json& value = section->json().at(name);
+    return value != false && value != 0;
   }
 
   [[nodiscard]] const Repeat& repeat_of(std::string_view placeholder) const {
@@ -310,7 +320,10 @@ class Expansion {
 
   [[nodiscard]] bool is_decided(const Row& row, const Bindings& bindings) const {
     return std::all_of(row.present.conditions.begin(), row.present.conditions.end(),
-                       [&](const Condition& c) { return c.kind != Condition::Kind::in_file || open_placeholder(c.key, bindings).empty(); });
+                       [&](const Condition& c) {
+                         const bool has_numbers = c.kind == Condition::Kind::in_file || c.kind == Condition::Kind::first;
+                         return !has_numbers || open_placeholder(c.key, bindings).empty();
+                       });
   }
 
   void expand(std::vector<const Row*> rows, const Bindings& bindings) {
@@ -326,6 +339,7 @@ class Expansion {
       const Repeat& repeat = repeat_of(placeholder);
       const Index first = repeat.after.empty() ? 0 : count_of(repeat_of(repeat.after));
       const Index count = count_of(repeat);
+      if (count > count_limit) rmsfold::detail::raise<FormatError>("{}: {} of what \"{}\" counts; at most {} are accepted", config_.file(), count, first_key(config_, repeat.keys).value_or(repeat.keys.front()), count_limit);
       for (Index number = first; number < first + count; ++number) {
         Bindings bound = bindings;
         bound.emplace_back(placeholder, number);
@@ -380,6 +394,10 @@ class Expansion {
   /// @param widths  for each axis, the one signal whose width it is, if any: the file decides about those that nothing else has decided.
   std::size_t param(std::string name, Shape shape, std::vector<std::string> axes, const std::vector<std::optional<std::size_t>>& widths) {
     const Shape* stored = find_ ? find_(name) : nullptr;
+    if (find_ && stored == nullptr && ++missing_ > missing_limit) {
+      rmsfold::detail::raise<FormatError>("{}: more than {} tensors that a model with this config has are missing, {} among them: an incomplete download, or another config",
+                                          config_.file(), missing_limit, name);
+    }
     for (std::size_t axis = 0; stored != nullptr && stored->size() == shape.size() && axis < shape.size(); ++axis) {
       if (shape[axis] != 0 || !widths[axis]) continue;
       shape[axis] = (*stored)[axis];
@@ -538,12 +556,14 @@ class Expansion {
   }
 
   const Family& family_;
+  const Config& whole_;
   const Config& config_;
   const FindShape& find_;
   GraphOptions options_;
   Graph graph_;
   std::vector<Repeat> repeats_;
   std::unordered_map<std::string, std::size_t> signal_index_;
+  std::size_t missing_ = 0;
 };
 
 [[nodiscard]] inline std::string joined(const std::vector<std::string>& words) {

@@ -64,8 +64,6 @@ struct Plan {
     }
     rmsfold::detail::raise<InvariantError>("the plan has no norm {}", norm);
   }
-  /// Whether a tensor changes.
-  [[nodiscard]] bool changes(std::size_t param) const { return tensors[param].action != TensorPlan::Action::copy; }
 };
 
 namespace detail {

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include <rmsfold/core/error.hpp>
 #include <rmsfold/norm/gain_convention.hpp>
 
 namespace rmsfold::model {
@@ -45,15 +46,15 @@ struct Condition {
   /// What is looked at.
   enum class Kind {
     never,     ///< does not hold
-    flag,      ///< a boolean of config.json
-    text,      ///< a string of config.json
-    set,       ///< whether config.json has a key, or a key of a section ("section.key")
+    flag,      ///< a boolean of config.json, in the section that describes the decoder
+    outer_flag,  ///< a boolean of config.json itself
+    first,     ///< whether a placeholder's number is 0
+    set,       ///< whether config.json has a key, or a key of a section ("section.key"), that is neither 0 nor false
     in_file,   ///< whether a tensor is stored
   };
   Kind kind = Kind::never;      ///< what is looked at
-  std::string key = {};         ///< of config.json; or the tensor's name
+  std::string key = {};         ///< of config.json; or the tensor's name; or the placeholder
   bool if_absent = false;       ///< flag: what an absent key means
-  std::string value = {};       ///< text: what it must be; an absent key counts as this
   bool negated = false;         ///< whether it must not hold
 };
 
@@ -65,9 +66,10 @@ struct Presence {
     a.conditions.insert(a.conditions.end(), b.conditions.begin(), b.conditions.end());
     return a;
   }
-  /// The opposite of a single condition.
+  /// The opposite. @throws InvariantError when there is more than one condition, or none
   friend Presence operator!(Presence a) {
-    for (Condition& condition : a.conditions) condition.negated = !condition.negated;
+    if (a.conditions.size() != 1) rmsfold::detail::raise<InvariantError>("the opposite of {} conditions", a.conditions.size());
+    a.conditions.front().negated = !a.conditions.front().negated;
     return a;
   }
 };
@@ -77,13 +79,15 @@ struct Presence {
 /// Never there.
 [[nodiscard]] inline Presence never() { return {{Condition{}}}; }
 /// There when a flag of config.json says so.
-[[nodiscard]] inline Presence flag(std::string key, bool if_absent) { return {{Condition{Condition::Kind::flag, std::move(key), if_absent, {}, false}}}; }
-/// There when a string of config.json is this, or absent.
-[[nodiscard]] inline Presence text_is(std::string key, std::string value) { return {{Condition{Condition::Kind::text, std::move(key), false, std::move(value), false}}}; }
-/// There when config.json has a key, or a key of a section ("section.key").
-[[nodiscard]] inline Presence is_set(std::string key) { return {{Condition{Condition::Kind::set, std::move(key), false, {}, false}}}; }
+[[nodiscard]] inline Presence flag(std::string key, bool if_absent) { return {{Condition{Condition::Kind::flag, std::move(key), if_absent, false}}}; }
+/// The same for a wrapper, whose text model is described in a section.
+[[nodiscard]] inline Presence outer_flag(std::string key, bool if_absent) { return {{Condition{Condition::Kind::outer_flag, std::move(key), if_absent, false}}}; }
+/// There in the first layer only.
+[[nodiscard]] inline Presence in_first(std::string placeholder) { return {{Condition{Condition::Kind::first, std::move(placeholder), false, false}}}; }
+/// There when config.json has a key, or a key of a section ("section.key"), that is neither 0 nor false.
+[[nodiscard]] inline Presence is_set(std::string key) { return {{Condition{Condition::Kind::set, std::move(key), false, false}}}; }
 /// There when the files hold a tensor: for what differs from layer to layer, or with the version that wrote the files.
-[[nodiscard]] inline Presence in_file(std::string tensor) { return {{Condition{Condition::Kind::in_file, std::move(tensor), false, {}, false}}}; }
+[[nodiscard]] inline Presence in_file(std::string tensor) { return {{Condition{Condition::Kind::in_file, std::move(tensor), false, false}}}; }
 
 /// How a linear's weight is stored.
 enum class Layout {

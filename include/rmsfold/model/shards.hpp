@@ -55,7 +55,7 @@ struct Part {
 struct RunSummary {
   std::uint64_t bytes = 0;         ///< tensor bytes of the shards that are counted here
   std::size_t transformed = 0;     ///< tensors multiplied by factors
-  std::size_t neutralised = 0;     ///< gains set to 1
+  std::size_t neutralised = 0;     ///< of norms, set to a gain of 1 or a bias of 0
   std::size_t copied = 0;          ///< tensors copied byte for byte
   std::size_t shards = 0;          ///< files with these tensors: of the model, or of one part
   std::size_t shards_kept = 0;     ///< of them, those that an earlier run had finished

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <string_view>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -151,14 +153,12 @@ namespace detail {
 /// Why values cannot be rotated per head, in words; empty: they can.
 [[nodiscard]] inline std::string why_no_heads(const Graph& graph) {
   if (graph.values.empty()) return "no attention of this model keeps its values per head";
-  for (const ValueSpace& space : graph.values) {
-    const auto lives_here = [&](std::size_t signal) { return graph.signals[signal].space == space.name; };
-    for (const Node& node : graph.nodes) {
-      if (node.layer != space.layer) continue;
-      const bool touches = std::any_of(node.reads.begin(), node.reads.end(), lives_here) || std::any_of(node.writes.begin(), node.writes.end(), lives_here);
-      if (touches && node.op != Op::linear && node.op != Op::attention) return node.module + " acts on the values in a way that no change of basis passes";
-    }
-    break;  // layers that have values are alike
+  std::unordered_set<std::string_view> spaces;
+  for (const ValueSpace& space : graph.values) spaces.insert(space.name);
+  const auto is_value = [&](std::size_t signal) { return spaces.contains(graph.signals[signal].space); };
+  for (const Node& node : graph.nodes) {
+    const bool touches = std::any_of(node.reads.begin(), node.reads.end(), is_value) || std::any_of(node.writes.begin(), node.writes.end(), is_value);
+    if (touches && node.op != Op::linear && node.op != Op::attention) return node.module + " acts on the values in a way that no change of basis passes";
   }
   return {};
 }

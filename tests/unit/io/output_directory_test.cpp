@@ -160,7 +160,7 @@ TEST_CASE("output directory: the model is safe", "[io]") {
   const auto refused = [&](const fs::path& out, const fs::path& model) {
     INFO(out << " for " << model);
     CHECK_THROWS_AS(OutputDirectory(out, model, force), RefusedError);
-    CHECK_THROWS_WITH(OutputDirectory(out, model, force), has_text("the model is never written"));
+    CHECK_THROWS_WITH(OutputDirectory(out, model, force), has_text("an input is never written"));
   };
   SECTION("equal") { refused(place.model(), place.model()); }
   SECTION("equal, with a slash") { refused(place / "model/", place.model()); }

@@ -51,7 +51,7 @@ Expected expected(const std::string& name) {
       {"whisper", means}, {"vit", means},
       {"olmo", no_gains}, {"olmo-clipped", no_gains},
       {"bloom", means_stuck}, {"modernbert", pointwise_head}, {"bert", pointwise_head}, {"roberta", pointwise_head},
-      {"vit_base", output}, {"bert_base", output}};
+      {"vit_base", output}, {"bert_base", output}, {"roberta_base", output}};
   const auto found = others.find(name);
   return found == others.end() ? clean : found->second;
 }
@@ -260,6 +260,65 @@ TEST_CASE("families: the last hidden state can be kept", "[model][families]") {
     keep = step(words);
     keep.keep_final_norm = true;
     CHECK_THROWS_WITH(run_step(a, temp / "c", keep), has_text("--keep-final-norm"));
+  }
+}
+
+TEST_CASE("families: a model of which a part is missing is no other model (K13)", "[model][families]") {
+  // What a stock class may lack, too: tables that are stored twice, heads beside the main one.
+  const std::set<std::string> optional{"vit.pooler", "vit.pooler.dense", "pooler", "pooler.dense", "bert.pooler", "bert.pooler.dense", "classifier", "cls.seq_relationship",
+                                       "mtp"};
+  for (const FamilyFixture& fixture : family_fixtures()) {
+    const TempDir temp;
+    const Model opened(write_family(temp / "m", fixture));
+    const auto opens_without = [&](const std::string& part) {
+      std::map<std::string, Shape> stored;
+      for (const auto& [name, shape] : fixture.tensors.items()) {
+        if (name.rfind(part + ".", 0) != 0 && name != part) stored[name] = shape.get<Shape>();
+      }
+      const model::FindShape find = [&](const std::string& name) {
+        const auto found = stored.find(name);
+        return found == stored.end() ? nullptr : &found->second;
+      };
+      try {
+        const model::Graph graph = model::build_graph(opened.config(), find);
+        std::set<std::string> params;
+        for (const model::Param& param : graph.params) params.insert(param.name);
+        const std::string head = graph.naming.head + ".weight";
+        const bool all_there = std::all_of(params.begin(), params.end(), [&](const std::string& name) { return stored.contains(name) || (graph.tied && name == head); });
+        const bool all_known = std::all_of(stored.begin(), stored.end(), [&](const auto& entry) {
+          return params.contains(entry.first) || std::any_of(graph.family->leave_alone.begin(), graph.family->leave_alone.end(), [&](const std::string& pattern) {
+                   return model::detail::matches(graph.spelled(pattern), entry.first, graph.size.layers);
+                 });
+        });
+        return all_there && all_known;
+      } catch (const Error&) {
+        return false;
+      }
+    };
+    REQUIRE(opens_without("nothing"));
+    std::set<std::string> parts;
+    for (const model::Param& param : opened.graph().params) {
+      if (opened.head_is_tied() && param.name == opened.head_tensor()) continue;
+      for (std::size_t dot = param.name.rfind('.'); dot != std::string::npos && dot > 0; dot = param.name.rfind('.', dot - 1)) parts.insert(param.name.substr(0, dot));
+      parts.insert(param.name);
+    }
+    for (const std::string& part : parts) {
+      INFO(fixture.name << ": " << part);
+      if (!optional.contains(part) && !optional.contains(part.substr(0, part.rfind('.')))) CHECK_FALSE(opens_without(part));
+    }
+  }
+}
+
+TEST_CASE("families: a count that no model has is refused at once", "[model][families]") {
+  for (const auto& [name, key] : std::map<std::string, std::string>{{"mixtral", "num_local_experts"}, {"deepseek_v3", "n_routed_experts"}, {"jamba", "num_experts"}}) {
+    for (const std::int64_t count : {std::int64_t{90000}, std::int64_t{1} << 39}) {
+      INFO(name << " " << count);
+      FamilyFixture fixture = family_fixture(name);
+      fixture.config[key] = count;
+      const TempDir temp;
+      const fs::path directory = write_family(temp / "m", fixture);
+      CHECK_THROWS_WITH(Model(directory), has_text("are missing") || has_text(key));
+    }
   }
 }
 

@@ -47,12 +47,6 @@ struct HeadsRows {
   return rows;
 }
 
-/// One list after the other.
-[[nodiscard]] inline std::vector<SignalRow> all_of(std::vector<SignalRow> a, const std::vector<SignalRow>& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
 /// Two linears with a pointwise function between them.
 [[nodiscard]] inline Rows two_layers(const std::string& up, const std::string& down, const std::string& reads, const std::string& at, const Presence& bias,
                                      const std::string& writes = std::string(residual)) {
@@ -178,13 +172,12 @@ inline const std::vector<SignalRow> masked_head_signals = stream_signals({"trans
   const Presence norm_bias = flag("norm_bias", false);
   const Presence attention_bias = flag("attention_bias", false);
   const Presence mlp_bias = flag("mlp_bias", false);
-  const Presence normed = in_file(attn_norm + ".weight");
   const std::string stream{residual};
   const auto attention = [&](const std::string& reads) {
     return fused_attention({.prefix = layer + "attn.", .qkv = "Wqkv", .o = "Wo", .qkv_bias = attention_bias, .output_bias = attention_bias, .reads = reads});
   };
   return embedding("{root}embeddings.tok_embeddings") + layer_norm("{root}embeddings.norm", stream, stream, norm_bias) +
-         when(normed, layer_norm(attn_norm, stream, "attention_in.{i}", norm_bias) + attention("attention_in.{i}")) + when(!normed, attention(stream)) +
+         when(in_first("{i}"), attention(stream)) + when(!in_first("{i}"), layer_norm(attn_norm, stream, "attention_in.{i}", norm_bias) + attention("attention_in.{i}")) +
          layer_norm(layer + "mlp_norm", stream, "mlp_in.{i}", norm_bias) + linear(layer + "mlp.Wi", "mlp_in.{i}", "gate_up.{i}", mlp_bias) +
          operation(Op::gated_activation, layer + "mlp", {"gate_up.{i}"}, {"activated.{i}"}) + linear(layer + "mlp.Wo", "activated.{i}", stream, mlp_bias) +
          layer_norm("{root}final_norm", stream, "encoded", norm_bias) +
@@ -196,7 +189,7 @@ inline const std::vector<SignalRow> masked_head_signals = stream_signals({"trans
 [[nodiscard]] inline std::vector<Family> encoder_families() {
   const std::vector<Repeat> t5_layers{{"{i}", {"num_decoder_layers", "num_layers"}}, {"{j}", {"num_layers"}}};
   const std::vector<SignalRow> t5_signals =
-      all_of(all_of(stream_signals({"attention_in.encoder.{j}", "mlp_in.encoder.{j}", "encoded", "attention_in.cross.{i}"}), head_signals("encoder.{j}")),
+      both(both(stream_signals({"attention_in.encoder.{j}", "mlp_in.encoder.{j}", "encoded", "attention_in.cross.{i}"}), head_signals("encoder.{j}")),
              head_signals("cross.{i}"));
   const std::vector<std::string> t5_tables{"{root}encoder.block.{j}.layer.0.SelfAttention.relative_attention_bias.weight",
                                            "{root}decoder.block.{j}.layer.0.SelfAttention.relative_attention_bias.weight",
@@ -220,7 +213,7 @@ inline const std::vector<SignalRow> masked_head_signals = stream_signals({"trans
        .namings = {{"", "lm_head"}}, .signals = t5_signals, .repeats = t5_layers, .leave_alone = t5_tables},
       {.model_type = "whisper", .architectures = {"WhisperForConditionalGeneration"}, .rows = whisper_rows(),
        .tie = {.embedding = "{root}decoder.embed_tokens", .if_absent = true}, .namings = {{"model.", "proj_out"}},
-       .signals = all_of(all_of(stream_signals({"attention_in.cross.{i}"}), head_signals("cross.{i}")),
+       .signals = both(both(stream_signals({"attention_in.cross.{i}"}), head_signals("cross.{i}")),
                          stream_signals({"stem", "encoder", "attention_in.encoder.{j}", "mlp_in.encoder.{j}", "encoded"}, "encoder")),
        .repeats = {{"{i}", {"decoder_layers"}}, {"{j}", {"encoder_layers"}}}, .eps = 1e-5},
       {.model_type = "vit", .architectures = {"ViTForImageClassification"}, .rows = vit_rows(), .tie = {.embedding = patches, .has_head = false},
@@ -240,7 +233,7 @@ inline const std::vector<SignalRow> masked_head_signals = stream_signals({"trans
        .tie = {.embedding = words, .has_head = false}, .namings = {{"", ""}, {"roberta.", ""}}, .leave_alone = {"{root}embeddings.position_ids"}},
       {.model_type = "modernbert", .architectures = {"ModernBertForMaskedLM"}, .rows = modernbert_rows(),
        .tie = {.embedding = "{root}embeddings.tok_embeddings", .if_absent = true}, .namings = {{"model.", "decoder"}},
-       .signals = all_of(masked_head_signals, stream_signals({"encoded"}))},
+       .signals = both(masked_head_signals, stream_signals({"encoded"}))},
   };
 }
 

@@ -46,27 +46,10 @@ struct MixerRows {
   return {prefix + "A_log", prefix + "D", prefix + "dt_bias", prefix + "conv1d.*"};
 }
 
-/// One list after the other.
-[[nodiscard]] inline std::vector<std::string> both(std::vector<std::string> a, const std::vector<std::string>& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
 /// A gated MLP whose width is the files' to say.
 [[nodiscard]] inline Rows stored_mlp(const std::string& prefix, const std::string& at, const std::string& gate = "gate_proj", const std::string& up = "up_proj",
                                      const std::string& down = "down_proj", const Presence& bias = never()) {
   return gated_mlp({.prefix = prefix, .gate = gate, .up = up, .down = down, .bias = bias, .at = at});
-}
-
-/// Experts as Linears of their own, or as the stacks that transformers 5 has in memory.
-[[nodiscard]] inline Rows gated_experts(const std::string& prefix, const std::string& gate = "gate_proj", const std::string& up = "up_proj",
-                                        const std::string& down = "down_proj") {
-  const std::string each = prefix + "{e}.";
-  return when(in_file(each + gate + ".weight"), stored_mlp(each, "expert.{e}.", gate, up, down)) +
-         when(in_file(prefix + "gate_up_proj"),
-              stack(prefix + "gate_up_proj", "mlp_in.{i}", "experts_in.{i}", Layout::stacked_out_in) +
-                  operation(Op::opaque, prefix.substr(0, prefix.size() - 1), {"experts_in.{i}"}, {"experts_mid.{i}"}) +
-                  stack(prefix + "down_proj", "experts_mid.{i}", std::string(residual), Layout::stacked_out_in));
 }
 
 /// The rows of mamba, and of mamba2 with its norm.
@@ -88,26 +71,26 @@ struct MixerRows {
       norm({.module = mamba + "c_layernorm", .reads = "ssm_c.{i}", .writes = "ssm_c_normed.{i}", .span = Width::stored}) +
       linear(mamba + "dt_proj", "ssm_dt_normed.{i}", "ssm_step.{i}", always()) +
       operation(Op::opaque, mamba + "scan", {"ssm_step.{i}", "ssm_b_normed.{i}", "ssm_c_normed.{i}"}, {"ssm_inner_out.{i}"});
-  return embedding("{root}embed_tokens") + norm({.module = layer + "input_layernorm"}) +
-         when(in_file(layer + "self_attn.q_proj.weight"), attention({})) +
-         when(in_file(mamba + "in_proj.weight"), mixer({.prefix = mamba, .in_bias = bias, .out_bias = bias, .inner = selection})) +
-         norm({.module = layer + "pre_ff_layernorm", .writes = "mlp_in.{i}"}) +
-         when(in_file(ff + "gate_proj.weight"), gated_mlp({.prefix = ff})) +
-         when(in_file(ff + "router.weight"), linear(ff + "router", "mlp_in.{i}", "router.{i}")) + gated_experts(ff + "experts.") +
+  const Presence attends = in_file(layer + "self_attn.q_proj.weight");
+  const Presence is_sparse = in_file(ff + "router.weight");
+  return embedding("{root}embed_tokens") + norm({.module = layer + "input_layernorm"}) + when(attends, attention({})) +
+         when(!attends, mixer({.prefix = mamba, .in_bias = bias, .out_bias = bias, .inner = selection})) +
+         norm({.module = layer + "pre_ff_layernorm", .writes = "mlp_in.{i}"}) + when(!is_sparse, gated_mlp({.prefix = ff})) +
+         when(is_sparse, linear(ff + "router", "mlp_in.{i}", "router.{i}") + gated_experts({.prefix = ff + "experts."})) +
          head({.module = "{root}final_layernorm"});
 }
 
 /// The rows of lfm2 and lfm2_moe: layers of a gated short convolution or attention. The final norm is called after the embedding.
-[[nodiscard]] inline Rows lfm2_rows(Rows sparse = {}) {
+/// @param mlp  between "mlp_in.{i}" and the stream
+[[nodiscard]] inline Rows lfm2_rows(Rows mlp) {
   const std::string conv = layer + "conv.";
   const std::string attn = layer + "self_attn.";
-  const std::string ff = layer + "feed_forward.";
   const Presence bias = flag("conv_bias", false);
+  const Presence attends = in_file(attn + "q_proj.weight");
   return embedding("{root}embed_tokens") + norm({.module = layer + "operator_norm"}) +
-         when(in_file(attn + "q_proj.weight"), attention({.o = "out_proj", .between = head_norms(attn + "q_layernorm", attn + "k_layernorm")})) +
-         when(in_file(conv + "in_proj.weight"), mixer({.prefix = conv, .in_bias = bias, .out_bias = bias})) +
-         norm({.module = layer + "ffn_norm", .writes = "mlp_in.{i}"}) + when(in_file(ff + "w1.weight"), stored_mlp(ff, "ff_", "w1", "w3", "w2")) +
-         std::move(sparse) + head({.module = "{root}embedding_norm"});
+         when(attends, attention({.o = "out_proj", .between = head_norms(attn + "q_layernorm", attn + "k_layernorm")})) +
+         when(!attends, mixer({.prefix = conv, .in_bias = bias, .out_bias = bias})) + norm({.module = layer + "ffn_norm", .writes = "mlp_in.{i}"}) + std::move(mlp) +
+         head({.module = "{root}embedding_norm"});
 }
 
 /// The rows of falcon_h1: attention and a state space side by side. All its multipliers are numbers, or act on inner channels.
@@ -139,20 +122,21 @@ struct MixerRows {
   const std::string mlp = layer + "mlp.";
   const Rows softmax = gated_attention(layer + "self_attn.", flag("attention_bias", false), gain);
   const Rows sparse = linear(mlp + "gate", "mlp_in.{i}", "router.{i}") + linear(mlp + "shared_expert_gate", "mlp_in.{i}", "shared_score.{i}") +
-                      stored_mlp(mlp + "shared_expert.", "shared_");
+                      stored_mlp(mlp + "shared_expert.", "shared_") + gated_experts();
+  const Presence is_sparse = in_file(mlp + "gate.weight");
+  const Presence attends = in_file(layer + "self_attn.q_proj.weight");
   const Rows mixed = norm({.module = layer + "post_attention_layernorm", .writes = "mlp_in.{i}", .gain = gain}) +
-                     when(in_file(mlp + "gate_proj.weight"), gated_mlp({.prefix = mlp})) + when(in_file(mlp + "gate.weight"), sparse) +
-                     gated_experts(mlp + "experts.");
-  const Rows attending = norm({.module = layer + "input_layernorm", .gain = gain}) + when(in_file(layer + "self_attn.q_proj.weight"), softmax);
+                     when(!is_sparse, gated_mlp({.prefix = mlp})) + when(is_sparse, sparse);
+  const Rows input_norm = norm({.module = layer + "input_layernorm", .gain = gain});
   // The block that predicts a further token: the embedding and the state after the final norm, each normed, one beside the other.
   Row joined{Op::linear, "mtp.fc", {"mtp_embedding", "mtp_state"}, {std::string(residual)}};
   Rows mtp = norm({.module = "mtp.pre_fc_norm_embedding", .writes = "mtp_embedding", .gain = gain}) +
              norm({.module = "mtp.pre_fc_norm_hidden", .reads = "final", .writes = "mtp_state", .gain = gain}) + Rows{std::move(joined)} +
-             renamed(renamed(attending + mixed, layer, "mtp.layers.0."), ".{i}", ".mtp") +
+             renamed(renamed(input_norm + softmax + mixed, layer, "mtp.layers.0."), ".{i}", ".mtp") +
              norm({.module = "mtp.norm", .writes = "mtp_final", .gain = gain});
   for (Row& row : mtp) row.mtp = true;
-  return embedding("{root}embed_tokens") + attending +
-         when(in_file(delta + "out_proj.weight"), mixer({.prefix = delta, .in = {"in_proj_qkvz", "in_proj_ba"}, .norm = "norm"})) + mixed +
+  return embedding("{root}embed_tokens") + input_norm + when(attends, softmax) +
+         when(!attends, mixer({.prefix = delta, .in = {"in_proj_qkvz", "in_proj_ba"}, .norm = "norm"})) + mixed +
          norm({.module = "{root}norm", .writes = "final", .gain = gain}) + when(in_file("mtp.fc.weight"), std::move(mtp)) + linear("{head}", "final", "logits");
 }
 
@@ -161,7 +145,10 @@ struct MixerRows {
   const std::vector<Naming> backbone{{"backbone.", "lm_head"}};
   const std::vector<Repeat> many{layers, experts};
   const std::string ff = layer + "feed_forward.";
-  const Rows lfm2_experts = when(in_file(ff + "gate.weight"), linear(ff + "gate", "mlp_in.{i}", "router.{i}")) + gated_experts(ff + "experts.", "w1", "w3", "w2");
+  const Rows lfm2_mlp = stored_mlp(ff, "ff_", "w1", "w3", "w2");
+  const Presence is_sparse = in_file(ff + "gate.weight");
+  const Rows lfm2_experts = when(is_sparse, linear(ff + "gate", "mlp_in.{i}", "router.{i}") + gated_experts({.prefix = ff + "experts.", .gate = "w1", .up = "w3", .down = "w2"})) +
+                            when(!is_sparse, lfm2_mlp);
   return {
       {.model_type = "mamba", .architectures = {"MambaForCausalLM"}, .rows = mamba_rows({}),
        .tie = {.embedding = "{root}embeddings", .if_absent = true}, .namings = backbone,
@@ -170,7 +157,7 @@ struct MixerRows {
        .tie = {.embedding = "{root}embeddings"}, .namings = backbone, .leave_alone = mixer_tensors(layer + "mixer.")},
       {.model_type = "jamba", .architectures = {"JambaForCausalLM"}, .rows = jamba_rows(), .repeats = many,
        .leave_alone = both(mixer_tensors(layer + "mamba."), {layer + "mamba.x_proj.weight"})},
-      {.model_type = "lfm2", .architectures = {"Lfm2ForCausalLM"}, .rows = lfm2_rows(),
+      {.model_type = "lfm2", .architectures = {"Lfm2ForCausalLM"}, .rows = lfm2_rows(lfm2_mlp),
        .tie = {.flags = {"tie_embedding", "tie_word_embeddings"}, .if_absent = true}, .leave_alone = {layer + "conv.conv.*"}},
       {.model_type = "lfm2_moe", .architectures = {"Lfm2MoeForCausalLM"}, .rows = lfm2_rows(lfm2_experts),
        .tie = {.flags = {"tie_embedding", "tie_word_embeddings"}, .if_absent = true}, .repeats = many,

@@ -79,7 +79,7 @@ namespace rmsfold::model::family {
   const std::string block = "{root}h.{i}.";
   const Presence bias = flag("bias", false);
   const Presence has_two = in_file(block + "ln_attn.weight");
-  const Presence is_sequential = in_file(block + "post_attention_layernorm.weight");
+  const Presence is_sequential = !flag("parallel_attn", true);
   const auto branch = [&](const std::string& reads) {
     return mlp({.prefix = block + "mlp.", .up = "dense_h_to_4h", .down = "dense_4h_to_h", .bias = bias, .reads = reads});
   };

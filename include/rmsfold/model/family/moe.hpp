@@ -19,23 +19,16 @@ struct MoeRows {
   std::string up = "up_proj";  ///< modules of an expert
   std::string down = "down_proj";  ///< modules of an expert
   std::string shared = {};                                    ///< module of the shared expert; empty: none
+  Presence shared_present = always();                         ///< whether there is one
   Presence shared_bias = never();                             ///< of the shared expert's projections
   std::string shared_gate = {};                               ///< module that weighs it; empty: none
 };
-/// Its rows, for either way in which experts are stored: one by one, or all in one tensor.
+/// Its rows.
 [[nodiscard]] inline Rows moe(const MoeRows& m) {
-  const std::string expert = m.prefix + "experts.{e}.";
-  const std::string stacked = m.prefix + "experts.";
-  const std::string stream(residual);
-  Rows rows = linear(m.prefix + m.router, "mlp_in.{i}", "router.{i}") +
-              when(in_file(m.prefix + "experts.0." + m.up + ".weight"),
-                   linear(expert + m.gate, "mlp_in.{i}", "expert_gate.{i}.{e}") + linear(expert + m.up, "mlp_in.{i}", "expert_up.{i}.{e}") +
-                       operation(Op::gated_activation, m.prefix + "experts.{e}", {"expert_gate.{i}.{e}", "expert_up.{i}.{e}"}, {"expert.{i}.{e}"}) +
-                       linear(expert + m.down, "expert.{i}.{e}", stream)) +
-              when(in_file(stacked + "gate_up_proj"), stack(stacked + "gate_up_proj", "mlp_in.{i}", "experts_gate_up.{i}", Layout::stacked_out_in) +
-                                                          operation(Op::gated_activation, m.prefix + "experts", {"experts_gate_up.{i}"}, {"experts.{i}"}) +
-                                                          stack(stacked + "down_proj", "experts.{i}", stream, Layout::stacked_out_in));
-  if (!m.shared.empty()) rows = std::move(rows) + when(in_file(m.prefix + m.shared + ".up_proj.weight"), gated_mlp({.prefix = m.prefix + m.shared + ".", .bias = m.shared_bias, .at = "shared_expert_"}));
+  Rows rows = linear(m.prefix + m.router, "mlp_in.{i}", "router.{i}") + gated_experts({.prefix = m.prefix + "experts.", .gate = m.gate, .up = m.up, .down = m.down});
+  if (!m.shared.empty()) {
+    rows = std::move(rows) + when(m.shared_present, gated_mlp({.prefix = m.prefix + m.shared + ".", .bias = m.shared_bias, .at = "shared_expert_"}));
+  }
   if (!m.shared_gate.empty()) rows = std::move(rows) + linear(m.prefix + m.shared_gate, "mlp_in.{i}", "shared_gate.{i}");
   return rows;
 }
@@ -99,17 +92,11 @@ inline const Repeat drafts{"{m}", {"num_nextn_predict_layers"}, 0, "{i}"};
 /// GraniteMoE: all experts of a layer in one tensor, under the old or the new names.
 [[nodiscard]] inline Rows granite_experts() {
   const std::string moe = layer + "block_sparse_moe.";
-  const std::string stream(residual);
-  const auto stored = [&](const std::string& in, const std::string& out, const std::string& weight) {
-    Rows rows = stack(moe + in, "mlp_in.{i}", "experts_gate_up.{i}", Layout::stacked_out_in) +
-                operation(Op::gated_activation, layer + "block_sparse_moe", {"experts_gate_up.{i}"}, {"experts.{i}"}) +
-                stack(moe + out, "experts.{i}", stream, Layout::stacked_out_in);
-    for (Row& row : rows) row.weight = weight;
-    return when(in_file(moe + in + weight), std::move(rows));
-  };
-  return when(in_file(moe + "router.layer.weight"), linear(moe + "router.layer", "mlp_in.{i}", "router.{i}")) +
-         when(in_file(moe + "router.weight"), linear(moe + "router", "mlp_in.{i}", "router.{i}")) + stored("input_linear", "output_linear", ".weight") +
-         stored("experts.gate_up_proj", "experts.down_proj", "");
+  const Presence is_old = in_file(moe + "router.layer.weight");
+  return when(is_old, linear(moe + "router.layer", "mlp_in.{i}", "router.{i}") + linear(moe + "input_linear", "mlp_in.{i}", "experts_gate_up.{i}", never(), Layout::stacked_out_in) +
+                          operation(Op::gated_activation, moe + "experts", {"experts_gate_up.{i}"}, {"experts.{i}"}) +
+                          linear(moe + "output_linear", "experts.{i}", std::string(residual), never(), Layout::stacked_out_in)) +
+         when(!is_old, linear(moe + "router", "mlp_in.{i}", "router.{i}") + gated_experts({.prefix = moe + "experts."}));
 }
 
 /// Llama 4: experts in one tensor that is stored transposed, in the layers that have any.
@@ -173,7 +160,7 @@ inline const Repeat drafts{"{m}", {"num_nextn_predict_layers"}, 0, "{i}"};
       {.model_type = "granitemoe", .architectures = {"GraniteMoeForCausalLM"}, .rows = decoder_rows(pre_norm_layer(biased_attention, granite_experts()))},
       {.model_type = "ernie4_5_moe", .architectures = {"Ernie4_5_MoeForCausalLM"},
        .rows = embedding("{root}embed_tokens") +
-               pre_norm_layer(attention({.qkv_bias = use_bias, .output_bias = use_bias}), moe_or_mlp({.shared = "shared_experts", .shared_bias = use_bias}, use_bias)) + head({.module = "{root}norm"}, use_bias),
+               pre_norm_layer(attention({.qkv_bias = use_bias, .output_bias = use_bias}), moe_or_mlp({.shared = "shared_experts", .shared_present = is_set("moe_num_shared_experts"), .shared_bias = use_bias}, use_bias)) + head({.module = "{root}norm"}, use_bias),
        .tie = {.if_absent = true}, .leave_alone = {layer + "mlp.moe_statics.e_score_correction_bias", layer + "mlp.gate.moe_statics.e_score_correction_bias"},
        .drafts = {"{root}mtp_*", "mtp*"}},
       {.model_type = "hunyuan_v1_moe", .architectures = {"HunYuanMoEV1ForCausalLM"},

@@ -53,11 +53,6 @@ struct Wrapper {
 
 namespace family {
 
-/// A linear of a projector, whose bias the files tell: the flag for it stands in another section than the text model's.
-[[nodiscard]] inline Rows projector(const std::string& module, const std::string& reads, const std::string& writes) {
-  return linear(module, reads, writes, in_file(module + ".bias"));
-}
-
 /// What files are called today, and in the memory of transformers 5.
 inline const std::vector<Naming> wrapped_namings{{"language_model.model.", "language_model.lm_head", ""}, {"model.language_model.", "lm_head", "model."}};
 
@@ -69,8 +64,11 @@ inline const std::vector<Naming> wrapped_namings{{"language_model.model.", "lang
   const std::string outer_tie = "tie_word_embeddings";
   const Rows vision = operation(Op::opaque, "{outer}vision", {}, {"image"});
   // Two linears with a pointwise function between them.
-  const Rows two = vision + projector(project + "linear_1", "image", "image_hidden") +
-                   operation(Op::activation, project + "act", {"image_hidden"}, {"image_activated"}) + projector(project + "linear_2", "image_activated", stream);
+  const auto two = [&](bool bias_if_absent) {
+    const Presence bias = outer_flag("multimodal_projector_bias", bias_if_absent);
+    return vision + linear(project + "linear_1", "image", "image_hidden", bias) + operation(Op::activation, project + "act", {"image_hidden"}, {"image_activated"}) +
+           linear(project + "linear_2", "image_activated", stream, bias);
+  };
   // One matrix, stored [in, out], after a norm of its own that stores its gain minus one.
   const Rows gemma = vision +
                      norm({.module = project + "mm_soft_emb_norm", .reads = "image", .writes = "image_normed", .gain = GainConvention::one_plus, .span = Width::stored}) +
@@ -79,26 +77,23 @@ inline const std::vector<Naming> wrapped_namings{{"language_model.model.", "lang
     return std::vector<std::pair<std::string, long>>{{"hidden_size", hidden}, {"intermediate_size", intermediate}, {"num_hidden_layers", count},
                                                      {"num_attention_heads", heads}, {"num_key_value_heads", kv_heads}};
   };
-  const auto with = [](std::vector<std::pair<std::string, long>> list, std::vector<std::pair<std::string, long>> more) {
-    list.insert(list.end(), more.begin(), more.end());
-    return list;
-  };
-  const WrappedText llama{"llama", with(sizes(4096, 11008, 32, 32, 32), {{"vocab_size", 32000}}), 1e-6};
-  const WrappedText mistral{"mistral", with(sizes(4096, 14336, 32, 32, 8), {{"vocab_size", 32000}}), 1e-6};
-  const WrappedText ministral3{"ministral3", with(sizes(4096, 14336, 34, 32, 8), {{"head_dim", 128}, {"vocab_size", 131072}}), 1e-5};
-  const WrappedText qwen2{"qwen2", with(sizes(4096, 22016, 32, 32, 32), {{"vocab_size", 151936}}), 1e-6};
-  const WrappedText gemma3{"gemma3_text", with(sizes(2304, 9216, 26, 8, 4), {{"head_dim", 256}, {"vocab_size", 262208}}), 1e-6};
-  const WrappedText llama4{"llama4_text", with(sizes(5120, 8192, 48, 40, 8), {{"head_dim", 128}, {"vocab_size", 202048}, {"num_local_experts", 16}}), 1e-5};
+  using Numbers = std::vector<std::pair<std::string, long>>;
+  const WrappedText llama{"llama", both(sizes(4096, 11008, 32, 32, 32), Numbers{{"vocab_size", 32000}}), 1e-6};
+  const WrappedText mistral{"mistral", both(sizes(4096, 14336, 32, 32, 8), Numbers{{"vocab_size", 32000}}), 1e-6};
+  const WrappedText ministral3{"ministral3", both(sizes(4096, 14336, 34, 32, 8), Numbers{{"head_dim", 128}, {"vocab_size", 131072}}), 1e-5};
+  const WrappedText qwen2{"qwen2", both(sizes(4096, 22016, 32, 32, 32), Numbers{{"vocab_size", 151936}}), 1e-6};
+  const WrappedText gemma3{"gemma3_text", both(sizes(2304, 9216, 26, 8, 4), Numbers{{"head_dim", 256}, {"vocab_size", 262208}}), 1e-6};
+  const WrappedText llama4{"llama4_text", both(sizes(5120, 8192, 48, 40, 8), Numbers{{"head_dim", 128}, {"vocab_size", 202048}, {"num_local_experts", 16}}), 1e-5};
   return {
-      {.model_type = "llava", .architectures = {"LlavaForConditionalGeneration"}, .texts = {llama, mistral, qwen2}, .rows = two,
+      {.model_type = "llava", .architectures = {"LlavaForConditionalGeneration"}, .texts = {llama, mistral, qwen2}, .rows = two(true),
        .namings = wrapped_namings, .leave_alone = {"{outer}vision_tower.*"}, .tie_flags = {inner_tie, outer_tie}},
-      {.model_type = "mistral3", .architectures = {"Mistral3ForConditionalGeneration"}, .texts = {mistral, ministral3}, .rows = two,
+      {.model_type = "mistral3", .architectures = {"Mistral3ForConditionalGeneration"}, .texts = {mistral, ministral3}, .rows = two(false),
        .namings = wrapped_namings, .leave_alone = {"{outer}vision_tower.*", project + "norm.weight", project + "patch_merger.*"},
        .tie_flags = {outer_tie, inner_tie}},
       {.model_type = "gemma3", .architectures = {"Gemma3ForConditionalGeneration"}, .texts = {gemma3}, .rows = gemma,
        .namings = wrapped_namings, .leave_alone = {"{outer}vision_tower.*"}, .tie_flags = {outer_tie, inner_tie}, .tied_if_absent = true},
       {.model_type = "llama4", .architectures = {"Llama4ForConditionalGeneration"}, .texts = {llama4},
-       .rows = vision + projector(project + "linear_1", "image", stream), .namings = {wrapped_namings.front()}, .leave_alone = {"{outer}vision_model.*"},
+       .rows = vision + linear(project + "linear_1", "image", stream), .namings = {wrapped_namings.front()}, .leave_alone = {"{outer}vision_model.*"},
        .tie_flags = {inner_tie, outer_tie}},
   };
 }

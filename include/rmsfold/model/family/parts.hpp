@@ -30,6 +30,13 @@ inline const std::vector<SignalRow> standard_signals{
     {"logits", Width::vocabulary, ""},
 };
 
+/// One list after the other.
+template <class T>
+[[nodiscard]] std::vector<T> both(std::vector<T> a, const std::vector<T>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
 /// Layers, under all the names that config.json has for their number.
 inline const Repeat layers{"{i}", {"num_hidden_layers", "n_layer", "n_layers", "num_layers"}};
 /// Experts of a layer.
@@ -164,6 +171,23 @@ struct GatedMlpRows {
   return linear(m.prefix + m.gate, m.reads, m.at + "gate.{i}", m.bias) + linear(m.prefix + m.up, m.reads, m.at + "up.{i}", m.bias) +
          operation(Op::gated_activation, m.prefix.substr(0, m.prefix.size() - 1), {m.at + "gate.{i}", m.at + "up.{i}"}, {m.at + "activated.{i}"}) +
          linear(m.prefix + m.down, m.at + "activated.{i}", m.writes, m.bias);
+}
+
+/// Experts with gated MLPs, stored one by one, or all of a layer in one tensor as transformers 5 has them in memory.
+struct ExpertRows {
+  std::string prefix = layer + "mlp.experts.";  ///< of all experts
+  std::string gate = "gate_proj";               ///< module of an expert
+  std::string up = "up_proj";                   ///< module of an expert
+  std::string down = "down_proj";               ///< module of an expert
+};
+/// Their rows. Where there is no tensor for all of them, each is demanded: a missing one is an incomplete model, not one without experts.
+[[nodiscard]] inline Rows gated_experts(const ExpertRows& x = {}) {
+  const Presence is_stacked = in_file(x.prefix + "gate_up_proj");
+  const std::string module = x.prefix.substr(0, x.prefix.size() - 1);
+  return when(!is_stacked, gated_mlp({.prefix = x.prefix + "{e}.", .gate = x.gate, .up = x.up, .down = x.down, .at = "expert.{e}."})) +
+         when(is_stacked, stack(x.prefix + "gate_up_proj", "mlp_in.{i}", "experts_gate_up.{i}", Layout::stacked_out_in) +
+                              operation(Op::gated_activation, module, {"experts_gate_up.{i}"}, {"experts.{i}"}) +
+                              stack(x.prefix + "down_proj", "experts.{i}", std::string(residual), Layout::stacked_out_in));
 }
 
 /// An MLP without a gate.

@@ -67,23 +67,13 @@ struct SandwichRows {
       norm({.module = attn + "norm", .reads = "mixed.{i}", .writes = "normed.{i}", .span = Width::stored}) +
       // The sigmoid gate multiplies entry by entry, so a gain passes it.
       linear(attn + "out_proj", "normed.{i}", std::string(residual));
-  const auto experts_of = [](const std::string& prefix) {
-    const std::string expert = prefix + "experts.{e}.";
-    return when(in_file(prefix + "experts.0.w1.weight"),
-                linear(expert + "w1", "mlp_in.{i}", "expert_gate.{i}.{e}") + linear(expert + "w3", "mlp_in.{i}", "expert_up.{i}.{e}") +
-                    operation(Op::gated_activation, prefix + "experts.{e}", {"expert_gate.{i}.{e}", "expert_up.{i}.{e}"}, {"expert.{i}.{e}"}) +
-                    linear(expert + "w2", "expert.{i}.{e}", std::string(residual))) +
-           when(in_file(prefix + "experts.gate_up_proj"),
-                stack(prefix + "experts.gate_up_proj", "mlp_in.{i}", "experts_gate_up.{i}", Layout::stacked_out_in) +
-                    operation(Op::gated_activation, prefix + "experts", {"experts_gate_up.{i}"}, {"experts.{i}"}) +
-                    stack(prefix + "experts.down_proj", "experts.{i}", std::string(residual), Layout::stacked_out_in));
-  };
-  const auto moe = [&](const std::string& prefix) {
-    return when(in_file(prefix + "gate.weight"), linear(prefix + "gate", "mlp_in.{i}", "router.{i}") + experts_of(prefix));
-  };
+  const auto moe = [](const std::string& prefix, const ExpertRows& experts_rows) { return linear(prefix + "gate", "mlp_in.{i}", "router.{i}") + gated_experts(experts_rows); };
+  const std::string old = layer + "block_sparse_moe.";
+  const Presence is_old = in_file(old + "gate.weight");
   return embedding("{root}embed_tokens") + stream_norm(layer + "input_layernorm", "attention_in.{i}") +
          when(is_linear, linear_attention) + when(!is_linear, attention({})) +
-         stream_norm(layer + "post_attention_layernorm", "mlp_in.{i}") + moe(layer + "block_sparse_moe.") + moe(layer + "mlp.") + head();
+         stream_norm(layer + "post_attention_layernorm", "mlp_in.{i}") + 
+         when(is_old, moe(old, {.prefix = old + "experts.", .gate = "w1", .up = "w3", .down = "w2"})) + when(!is_old, moe(layer + "mlp.", {})) + head();
 }
 
 /// The families.
