@@ -20,6 +20,7 @@ set(rmsfold_headers
   include/rmsfold/kernel/simd.hpp
   include/rmsfold/tensor/convert.hpp
   include/rmsfold/tensor/dtype.hpp
+  include/rmsfold/tensor/float4.hpp
   include/rmsfold/tensor/float8.hpp
   include/rmsfold/tensor/matrix.hpp
   include/rmsfold/tensor/shape.hpp
@@ -95,6 +96,7 @@ set(rmsfold_model_headers
   include/rmsfold/model/model.hpp
   include/rmsfold/model/origin.hpp
   include/rmsfold/model/plan.hpp
+  include/rmsfold/model/quantised.hpp
   include/rmsfold/model/recipe.hpp
   include/rmsfold/model/rotation.hpp
   include/rmsfold/model/shards.hpp

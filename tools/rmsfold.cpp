@@ -37,7 +37,7 @@ void add_opening(CLI::App& command, Common& common) {
   add_threads(command, common);
   command.add_option("--head", common.head, "Which tensor is the output head, when config.json and the files disagree")->check(CLI::IsMember({"stored", "tied"}));
   command.add_flag("--trust-config", common.trust_config, "Accept a config.json that names custom code (auto_map)");
-  command.add_option("--dequantize", common.dequantize, "Weights that are stored as fp8 codes with block scales: convert them exactly, and store the result as this type")->check(CLI::IsMember({"bf16", "f32"}));
+  command.add_option("--dequantize", common.dequantize, "Weights that are stored as fp8 or MXFP4 codes with block scales: convert them exactly, and store the result as this type")->check(CLI::IsMember({"bf16", "f32"}));
   command.add_flag("--drop-mtp", common.drop_mtp, "Leave out blocks that draft further tokens (multi-token prediction): they read the last hidden state, so the final gain cannot be folded beside them");
   command.add_flag("--ignore-index", common.ignore_index, "Take the tensors from the shards' headers, not from the index");
 }

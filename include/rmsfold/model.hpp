@@ -22,6 +22,7 @@
 #include <rmsfold/model/model.hpp>
 #include <rmsfold/model/origin.hpp>
 #include <rmsfold/model/plan.hpp>
+#include <rmsfold/model/quantised.hpp>
 #include <rmsfold/model/recipe.hpp>
 #include <rmsfold/model/rotation.hpp>
 #include <rmsfold/model/shards.hpp>

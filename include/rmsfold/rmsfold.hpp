@@ -64,6 +64,7 @@
 #include <rmsfold/norm/rms_norm.hpp>
 #include <rmsfold/tensor/convert.hpp>
 #include <rmsfold/tensor/dtype.hpp>
+#include <rmsfold/tensor/float4.hpp>
 #include <rmsfold/tensor/float8.hpp>
 #include <rmsfold/tensor/matrix.hpp>
 #include <rmsfold/tensor/shape.hpp>

@@ -9,6 +9,7 @@ import time
 import stock  # first: it quietens transformers
 import make_families
 import make_golden
+import mxfp4
 import results_page
 import smollm2
 import tiny
@@ -34,6 +35,7 @@ def main():
     if options.only in (None, "zoo"):
         results.case("fixtures of families", make_families.compare)
         animals = zoo.run(program, work / "zoo", results, options.names)
+        results.case("gpt_oss stored as MXFP4", mxfp4.case, program, work)
     if options.only in (None, "smollm2"):
         rows = smollm2.run(program, work / "smollm2", results)
     if animals:

@@ -9,6 +9,7 @@ from zoo_case import Animal
 transformers.modeling_outputs.MoeCausalLMOutputWithPast.image_outputs = None
 
 ROPE = {"rope_type": "default", "rope_theta": 10000.0}
+MINISTRAL_ROPE = ROPE | {"llama_4_scaling_beta": 0.1, "original_max_position_embeddings": 4}
 
 
 def stock(model, config):
@@ -181,13 +182,13 @@ def llava(text=None, **more):
     return stock("LlavaForConditionalGeneration", config)
 
 
-def mistral3(text="mistral", **more):
+def mistral3(text="mistral", rope=ROPE, **more):
     vision = {
         "model_type": "pixtral", "hidden_size": 24, "intermediate_size": 28, "num_hidden_layers": 2, "num_attention_heads": 2,
         "head_dim": 12, "image_size": 16, "patch_size": 4,
     }
     config = transformers.Mistral3Config(
-        text_config=TEXT | {"model_type": text}, vision_config=vision, image_token_index=5, spatial_merge_size=2,
+        text_config=TEXT | {"model_type": text, "rope_parameters": rope}, vision_config=vision, image_token_index=5, spatial_merge_size=2,
         multimodal_projector_bias=True, vision_feature_layer=-1, **more)
     return stock("Mistral3ForConditionalGeneration", config)
 
@@ -252,7 +253,7 @@ CASES = [
     Animal("llava_mistral", lambda: llava({"model_type": "mistral"}), inputs="tokens and pixels", heads=True),
     Animal("llava_qwen2", lambda: llava({"model_type": "qwen2"}), inputs="tokens and pixels", heads=True),
     Animal("mistral3", mistral3, inputs="tokens and pixels", heads=True),
-    Animal("mistral3_ministral3", lambda: mistral3("ministral3"), inputs="tokens and pixels", heads=True),
+    Animal("mistral3_ministral3", lambda: mistral3("ministral3", MINISTRAL_ROPE), inputs="tokens and pixels", heads=True),
     Animal("gemma3_vision", gemma3, inputs="tokens and pixels", one_plus=GEMMA_ONE_PLUS, dense=False, heads=True),
     Animal("llama4_vision", llama4, inputs="tokens and pixels", routers=r"feed_forward\.router$", heads=True),
 ]

@@ -98,7 +98,7 @@ void print_plan(const model::Model& model, const model::Plan& plan) {
       continue;
     }
     const std::string from = tensor.source == tensor.name ? "" : ", made from " + tensor.source;
-    fmt::print("{:<50} {:<18} {}{}\n", tensor.name, model::detail::formula(tensor, model.info(tensor.name).shape.size()), tensor.why, from);
+    fmt::print("{:<50} {:<18} {}{}\n", tensor.name, model::detail::formula(tensor, model.shape(tensor.name).size()), tensor.why, from);
   }
   fmt::print("\nW: as stored (factors to its right act along the last axis, those to its left along another one); g: gain; b, β: biases; Q: change of basis x' = x·Q; R: the same per head.\n"
              "Checked: along every edge the factors multiply to the identity; every neutralised norm has readers, each scaled once.\n");
@@ -110,7 +110,7 @@ io::Json plan_json(const model::Model& model, const model::Plan& plan) {
   json["head_is_written"] = plan.head_is_written;
   json["output_is_tied"] = plan.output_is_tied;
   for (const model::TensorPlan& tensor : plan.tensors) {
-    io::Json entry{{"name", tensor.name}, {"source", tensor.source}, {"becomes", model::detail::formula(tensor, model.info(tensor.name).shape.size())}, {"why", tensor.why}};
+    io::Json entry{{"name", tensor.name}, {"source", tensor.source}, {"becomes", model::detail::formula(tensor, model.shape(tensor.name).size())}, {"why", tensor.why}};
     for (const model::Factor& factor : tensor.factors) {
       const char* kind = factor.kind == model::Factor::Kind::gain ? "gain" : factor.kind == model::Factor::Kind::rotation ? "rotation" : "moves";
       entry["factors"].push_back({{"kind", kind}, {"axis", factor.axis}, {"of", factor.of}});

@@ -109,6 +109,9 @@ class Checkpoint {
     shards_[place.shard].file.read(*place.info, out, offset);
   }
 
+  /// The path of the file that holds a tensor. @throws FormatError when there is no such tensor.
+  [[nodiscard]] std::string file_of(std::string_view name) const { return (directory_ / shards_[require(name).shard].name).string(); }
+
   /// Where a tensor's bytes begin in its file. @throws FormatError when there is no such tensor.
   [[nodiscard]] std::uint64_t place_of(std::string_view name) const {
     const TensorPlace& place = require(name);

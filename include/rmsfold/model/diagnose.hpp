@@ -46,7 +46,7 @@ class Specimen {
   static constexpr Index most = 256;
 
   Specimen(const Model& a, const Model& b, const Plan& plan, const TensorPlan& planned) : plan_(plan), dtype_(a.dtype(planned.name)) {
-    const Shape& shape = a.info(planned.name).shape;
+    const Shape& shape = a.shape(planned.name);
     is_vector_ = shape.size() == 1;
     const bool mixes_rows = !is_vector_ && std::any_of(planned.factors.begin(), planned.factors.end(), [](const Factor& f) { return f.axis == 0; });
     if (is_vector_) {
@@ -206,7 +206,7 @@ class Specimen {
   const bool is_rotated_reader = planned.factors.size() >= 2 && planned.factors[0].kind == Factor::Kind::gain && planned.factors[0].axis == 1 &&
                                  planned.factors[1].kind == Factor::Kind::rotation && planned.factors[1].axis == 1 && planned.factors.size() == 2;
   if (!is_rotated_reader) return {};
-  const Index rows = (std::min<Index>)(static_cast<Index>(a.info(planned.name).shape[0]), 4096);
+  const Index rows = (std::min<Index>)(static_cast<Index>(a.shape(planned.name)[0]), 4096);
   const Matrix<double> w = a.read_rows(planned.source, 0, rows);
   const Matrix<double> folded = act_transposed(*plan.basis.stream, b.read_rows(planned.name, 0, rows));
   const RowVector<double>& gain = plan.site(planned.factors[0].of).gain;
@@ -235,7 +235,7 @@ class Specimen {
                                         double basis_error) {
   using detail::Suspicion;
   const Graph& graph = a.graph();
-  if (a.info(planned.name).shape.size() > 2 || !planned.absorbs.empty()) return {"it is not what the plan makes of it"};
+  if (a.shape(planned.name).size() > 2 || !planned.absorbs.empty()) return {"it is not what the plan makes of it"};
   const detail::Specimen specimen(a, b, plan, planned);
   const auto matches = [&](std::vector<detail::Move> moves) { return specimen.matches({std::move(moves), false, "", Mistake::other}, basis_error); };
   if (a.has_head() && planned.name == a.head_tensor() && b.source_of(planned.name) != planned.name) {
@@ -272,7 +272,7 @@ class Specimen {
     for (const std::size_t axis : {std::size_t{0}, std::size_t{1}}) {
       const Factor turned{Factor::Kind::rotation, axis, std::string(residual)};
       for (const bool transposed : {false, true}) {
-        if (plan.basis.stream && axis < a.info(planned.name).shape.size() && matches({{turned, transposed}})) {
+        if (plan.basis.stream && axis < a.shape(planned.name).size() && matches({{turned, transposed}})) {
           return {"it was rotated, although it does not live in the residual stream"};
         }
       }

@@ -133,7 +133,7 @@ namespace detail {
 
 /// The vectors that lie along an axis of a tensor, as rows: a sample of them when there are many.
 [[nodiscard]] inline Matrix<double> axis_vectors(const Model& model, const std::string& param, std::size_t axis) {
-  const Shape& shape = model.info(param).shape;
+  const Shape& shape = model.shape(param);
   const Index extent = static_cast<Index>(shape[axis]);
   const Index most = 16 * extent;
   Index outer = 1, inner = 1;

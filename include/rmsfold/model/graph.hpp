@@ -102,7 +102,7 @@ using FindShape = std::function<const Shape*(const std::string&)>;
 /// What a user may decide about a graph.
 struct GraphOptions {
   bool drop_mtp = false;    ///< leave out blocks that draft further tokens
-  bool dequantize = false;  ///< accept weights that are stored as 8-bit codes
+  bool dequantize = false;  ///< accept weights that are stored as codes
 };
 
 namespace detail {
@@ -642,13 +642,13 @@ class Expansion {
   const Family& family = family_of(config);
   if (const std::optional<Config> quantised = config.section("quantization_config")) {
     const std::string method = quantised->text_or("quant_method", "unknown");
-    if (method != "fp8") {
+    if (method != "fp8" && method != "mxfp4") {
       rmsfold::detail::raise<RefusedError>("{}: \"quantization_config\" says that the weights are quantised ({}); stored codes cannot be folded or rotated exactly: "
                                            "de-quantise the model first", config.file(), method);
     }
     if (!options.dequantize) {
-      rmsfold::detail::raise<RefusedError>("{}: \"quantization_config\" says that the weights are quantised (fp8); stored codes cannot be folded or rotated exactly: "
-                                           "--dequantize bf16 or f32 does it, in the same step", config.file());
+      rmsfold::detail::raise<RefusedError>("{}: \"quantization_config\" says that the weights are quantised ({}); stored codes cannot be folded or rotated exactly: "
+                                           "--dequantize bf16 or f32 does it, in the same step", config.file(), method);
     }
     const bool is_known_block = !quantised->has("weight_block_size") || quantised->json().at("weight_block_size") == io::Json({128, 128});
     if (!is_known_block) {

@@ -132,7 +132,7 @@ struct Manifest {
     if (left_alone.erase(tensor.name) == 0) continue;  // a tied head that is not stored
     io::Json entry;
     if (tensor.source != tensor.name) entry["source"] = tensor.source;
-    entry["result"] = detail::formula(tensor, model.info(tensor.name).shape.size());
+    entry["result"] = detail::formula(tensor, model.shape(tensor.name).size());
     for (const Factor& factor : tensor.factors) {
       if (factor.kind == Factor::Kind::gain || factor.kind == Factor::Kind::inverse_gain) entry["gain"] = factor.of;
     }

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -14,7 +16,7 @@
 
 #include <rmsfold/io/checkpoint.hpp>
 #include <rmsfold/model/graph.hpp>
-#include <rmsfold/tensor/float8.hpp>
+#include <rmsfold/model/quantised.hpp>
 #include <rmsfold/tensor/convert.hpp>
 
 namespace rmsfold::model {
@@ -28,7 +30,7 @@ struct OpenOptions {
   bool trust_config = false;                ///< `--trust-config`: accept a config that names custom code
   bool ignore_index = false;                ///< `--ignore-index`: take the shards' own headers
   bool drop_mtp = false;                    ///< `--drop-mtp`: leave out blocks that draft further tokens
-  std::optional<Dtype> dequantize;          ///< `--dequantize`: what weights that are stored as 8-bit codes with block scales become
+  std::optional<Dtype> dequantize;          ///< `--dequantize`: what weights that are stored as codes with block scales become
 };
 
 /// A checkpoint directory whose every tensor is accounted for.
@@ -41,6 +43,7 @@ class Model {
         config_(checkpoint_.config(), (directory / "config.json").string()),
         drop_mtp_(options.drop_mtp),
         dequantize_(options.dequantize),
+        quantised_(read_quantised()),
         graph_(build_graph(config_, [this](const std::string& name) { return shape_of(name); }, {options.drop_mtp, options.dequantize.has_value()})) {
     if (config_.has("auto_map") && !options.trust_config) {
       rmsfold::detail::raise<RefusedError>(
@@ -91,12 +94,14 @@ class Model {
     }
   }
 
-  /// The stored tensor that holds a param's values: itself, but the embedding for a tied head.
+  /// The stored tensor that holds a param's values: itself, but the embedding for a tied head, and the codes for one that is stored under another name.
   [[nodiscard]] std::string source_of(const std::string& param) const {
-    return head_is_tied_ && param == head_tensor() ? embedding_tensor() : param;
+    if (head_is_tied_ && param == head_tensor()) return embedding_tensor();
+    const auto codes = codes_of_.find(param);
+    return codes == codes_of_.end() ? param : codes->second;
   }
 
-  /// Position in `graph().params`, or -1 for a tensor that is left alone.
+  /// Position in `graph().params` of a param, or of the one that a stored tensor holds; -1 for a tensor that is left alone.
   [[nodiscard]] Index param_index(const std::string& tensor) const {
     const auto found = param_index_.find(tensor);
     return found == param_index_.end() ? -1 : found->second;
@@ -104,12 +109,17 @@ class Model {
 
   /// Description of the stored tensor behind a param. @pre it matched
   [[nodiscard]] const io::TensorInfo& info(const std::string& param) const { return *checkpoint_.find(source_of(param))->info; }
+  /// Shape of a param. @pre it matched
+  [[nodiscard]] const Shape& shape(const std::string& param) const {
+    const QuantisedTensor* quantised = quantised_of(param);
+    return quantised != nullptr ? quantised->shape() : info(param).shape;
+  }
   /// Element type of a param: of the stored tensor behind it, or what it becomes.
   [[nodiscard]] Dtype dtype(const std::string& param) const { return is_quantised(param) ? *dequantize_ : *dtype_from_name(info(param).dtype); }
   /// Whether a param is stored as codes and scales. Then `dtype` is what it becomes, and every `read_…` gives its exact values.
-  [[nodiscard]] bool is_quantised(const std::string& param) const { return scales_.contains(source_of(param)); }
+  [[nodiscard]] bool is_quantised(const std::string& param) const { return quantised_of(param) != nullptr; }
   /// Whether any is.
-  [[nodiscard]] bool is_dequantised() const noexcept { return !scales_.empty(); }
+  [[nodiscard]] bool is_dequantised() const noexcept { return !quantised_.empty(); }
 
   /// The gain of a norm, as its runtime forms it from the stored weight. @throws IoError. @pre the norm has a weight
   [[nodiscard]] RowVector<double> read_gain(const Node& norm) const {
@@ -123,7 +133,7 @@ class Model {
 
   /// Values of a vector, or of all entries of a tensor. @throws IoError.
   [[nodiscard]] RowVector<double> read_vector(const std::string& param) const {
-    return read_values(param, static_cast<Index>(element_count(info(param).shape)));
+    return read_values(param, static_cast<Index>(element_count(shape(param))));
   }
 
   /// The first values of a tensor, in the order of storage. @throws IoError.
@@ -135,28 +145,31 @@ class Model {
 
   /// Values of a tensor from entry `first` on, in the order of storage, exactly. @throws IoError.
   void read_values(const std::string& param, std::uint64_t first, std::span<double> values) const {
-    const std::string source = source_of(param);
-    const auto scale = scales_.find(source);
-    if (scale != scales_.end()) {
-      std::vector<std::byte> codes(values.size());
-      checkpoint_.read(source, first, codes);
-      const std::uint64_t width = info(param).shape.back();
-      const std::uint64_t blocks = (width + quantised_block - 1) / quantised_block;
-      for (std::size_t k = 0; k < values.size(); ++k) {
-        const std::uint64_t row = (first + k) / width, col = (first + k) % width;
-        values[k] = value_of_e4m3(codes[k]) * scale->second[static_cast<std::size_t>(row / quantised_block * blocks + col / quantised_block)];
+    if (const QuantisedTensor* quantised = quantised_of(param)) {
+      const std::uint64_t width = quantised->shape().back();
+      std::uint64_t at = first;
+      for (std::span<double> rest = values; !rest.empty();) {  // row by row
+        const std::size_t count = static_cast<std::size_t>((std::min<std::uint64_t>)(rest.size(), width - at % width));
+        quantised->read(checkpoint_, at / width, at % width, 1, count, std::as_writable_bytes(rest.first(count)));
+        rest = rest.subspan(count);
+        at += count;
       }
       return;
     }
     std::vector<std::byte> bytes(values.size() * size_of(dtype(param)));
-    checkpoint_.read(source, first * size_of(dtype(param)), bytes);
+    checkpoint_.read(source_of(param), first * size_of(dtype(param)), bytes);
     load_as_double(dtype(param), bytes, values);
+  }
+
+  /// What is behind a param that is stored as codes; nullptr for any other.
+  [[nodiscard]] const QuantisedTensor* quantised_of(const std::string& param) const {
+    const auto found = quantised_.find(source_of(param));
+    return found == quantised_.end() ? nullptr : found->second.get();
   }
 
   /// Rows `first` … `first+count-1` of a matrix. @throws IoError.
   [[nodiscard]] Matrix<double> read_rows(const std::string& param, Index first, Index count) const {
-    const io::TensorInfo& stored = info(param);
-    const std::size_t width = static_cast<std::size_t>(stored.shape.at(1));
+    const std::size_t width = static_cast<std::size_t>(shape(param).at(1));
     Matrix<double> values(count, static_cast<Index>(width));
     read_values(param, static_cast<std::uint64_t>(first) * width, {values.data(), static_cast<std::size_t>(values.size())});
     return values;
@@ -164,7 +177,7 @@ class Model {
 
   /// A whole matrix. @throws IoError.
   [[nodiscard]] Matrix<double> read_matrix(const std::string& param) const {
-    return read_rows(param, 0, static_cast<Index>(info(param).shape.at(0)));
+    return read_rows(param, 0, static_cast<Index>(shape(param).at(0)));
   }
 
   /// Oddities that were settled while opening, for the user to read.
@@ -224,7 +237,12 @@ class Model {
       return std::any_of(graph_.family->drafts.begin(), graph_.family->drafts.end(),
                          [&](const std::string& pattern) { return detail::matches(graph_.spelled(pattern), name, graph_.size.layers); });
     };
-    if (dequantize_) read_scales();
+    for (const Param& param : graph_.params) {
+      if (const QuantisedTensor* quantised = quantised_of(param.name)) {
+        param_index_.emplace(quantised->codes(), param_index_.at(param.name));
+        dropped_.insert(quantised->scales());
+      }
+    }
     for (const std::string& name : checkpoint_.tensor_names()) {
       if (param_index_.contains(name) || dropped_.contains(name)) continue;
       const auto pattern = std::find_if(left_alone.begin(), left_alone.end(), [&](const std::string& p) { return detail::matches(p, name, graph_.size.layers); });
@@ -251,48 +269,35 @@ class Model {
         rmsfold::detail::raise<FormatError>("{}: tensor {} is missing: a {} model with this config.json has it (shape {})", checkpoint_.directory().string(),
                                             param.name, graph_.family->model_type, to_string(param.shape));
       }
-      if (!fits(place->info->shape, param.shape)) {
+      const Shape& stored = shape(param.name);
+      if (!fits(stored, param.shape)) {
         rmsfold::detail::raise<FormatError>("{}: tensor {} has shape {}, but config.json demands {}", file_of(param.name), param.name,
-                                            to_string(place->info->shape), to_string(param.shape));
+                                            to_string(stored), to_string(param.shape));
       }
-      param.shape = place->info->shape;
+      param.shape = stored;
       if (!dtype_from_name(place->info->dtype) && !is_quantised(param.name)) {
-        rmsfold::detail::raise<RefusedError>("{}: tensor {} is stored as {}; only F64, F32, F16 and BF16 can be computed with, and with --dequantize F8_E4M3 beside a tensor "
-                                             "of block scales: de-quantise the model first",
+        rmsfold::detail::raise<RefusedError>("{}: tensor {} is stored as {}; only F64, F32, F16 and BF16 can be computed with, and with --dequantize F8_E4M3 or "
+                                             "MXFP4 beside block scales: de-quantise the model first",
                                              file_of(param.name), param.name, place->info->dtype);
       }
     }
   }
 
-  /// The scales of every param that is stored as codes: `NAME_scale_inv`, one for each block of 128 x 128 (DeepSeek-V3, arXiv:2412.19437, section 3.3.2).
-  void read_scales() {
-    for (const Param& param : graph_.params) {
-      const io::TensorPlace* codes = checkpoint_.find(param.name);
-      if (codes == nullptr || codes->info->dtype != "F8_E4M3") continue;
-      const std::string name = param.name + "_scale_inv";
-      const io::TensorPlace* scales = checkpoint_.find(name);
-      const Shape& shape = codes->info->shape;
-      if (scales == nullptr || shape.size() != 2) {
-        rmsfold::detail::raise<FormatError>("{}: tensor {} is stored as F8_E4M3 {}, but there is no {} with a scale for each block", file_of(param.name), param.name,
-                                            to_string(shape), name);
-      }
-      const auto blocks = [](std::uint64_t extent) { return (extent + quantised_block - 1) / quantised_block; };
-      const Shape wanted{blocks(shape[0]), blocks(shape[1])};
-      if (scales->info->dtype != name_of(Dtype::f32) || scales->info->shape != wanted) {
-        rmsfold::detail::raise<FormatError>("{}: tensor {} is {} {}, but the scales of {} are F32 {}: one for each block of {} x {}", file_of(name), name,
-                                            scales->info->dtype, to_string(scales->info->shape), param.name, to_string(wanted), quantised_block, quantised_block);
-      }
-      std::vector<double> values(static_cast<std::size_t>(element_count(wanted)));
-      load_as_double(Dtype::f32, checkpoint_.read(name), values);
-      if (!std::all_of(values.begin(), values.end(), [](double value) { return is_finite(value); })) {
-        rmsfold::detail::raise<RefusedError>("{}: tensor {} has a scale that is infinite or NaN", file_of(name), name);
-      }
-      scales_.emplace(param.name, std::move(values));
-      dropped_.insert(name);
+  using QuantisedTensors = std::unordered_map<std::string, std::unique_ptr<QuantisedTensor>>;
+
+  /// With `--dequantize`: what is stored as codes, by the names of the codes. Also finds which params are stored under another name.
+  [[nodiscard]] QuantisedTensors read_quantised() {
+    QuantisedTensors all;
+    if (!dequantize_) return all;
+    for (std::unique_ptr<QuantisedTensor>& tensor : find_quantised(checkpoint_)) {
+      if (checkpoint_.find(tensor->name()) == nullptr) codes_of_.emplace(tensor->name(), tensor->codes());
+      all.emplace(tensor->codes(), std::move(tensor));
     }
-    if (scales_.empty()) {
-      rmsfold::detail::raise<RefusedError>("{}: --dequantize, but no weight is stored as F8_E4M3 with block scales: leave it out", checkpoint_.directory().string());
+    if (all.empty()) {
+      rmsfold::detail::raise<RefusedError>("{}: --dequantize, but no weight is stored as F8_E4M3 or MXFP4 with block scales: leave it out",
+                                           checkpoint_.directory().string());
     }
+    return all;
   }
 
   /// Whether a stored shape is the demanded one, where that demands anything.
@@ -301,28 +306,26 @@ class Model {
   }
 
   [[nodiscard]] const Shape* shape_of(const std::string& tensor) const {
+    const auto codes = codes_of_.find(tensor);
+    if (codes != codes_of_.end()) return &quantised_.at(codes->second)->shape();
     const io::TensorPlace* place = checkpoint_.find(tensor);
     return place == nullptr ? nullptr : &place->info->shape;
   }
 
-  [[nodiscard]] std::string file_of(const std::string& tensor) const {
-    const io::TensorPlace* place = checkpoint_.find(source_of(tensor));
-    return (checkpoint_.directory() / checkpoint_.shards()[place->shard].name).string();
-  }
+  [[nodiscard]] std::string file_of(const std::string& tensor) const { return checkpoint_.file_of(source_of(tensor)); }
 
   io::Checkpoint checkpoint_;
   Config config_;
-  static constexpr std::uint64_t quantised_block = 128;
-
   bool drop_mtp_ = false;
   std::optional<Dtype> dequantize_;
+  std::unordered_map<std::string, std::string> codes_of_;  // of params that are stored under another name
+  QuantisedTensors quantised_;
   Graph graph_;
   bool head_is_tied_ = false;
   bool head_is_stored_ = false;
   bool stored_head_is_stale_ = false;
   std::unordered_map<std::string, Index> param_index_;
   std::unordered_set<std::string> dropped_;
-  std::unordered_map<std::string, std::vector<double>> scales_;  // of tensors that are stored as codes
   std::vector<std::string> notes_;
 };
 

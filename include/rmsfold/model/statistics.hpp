@@ -21,7 +21,7 @@ struct WeightStatistics {
 /// Statistics of a param, read in pieces. @throws IoError.
 [[nodiscard]] inline WeightStatistics weight_statistics(const Model& model, const std::string& param) {
   constexpr std::size_t piece = std::size_t{1} << 20;
-  const std::uint64_t count = element_count(model.info(param).shape);
+  const std::uint64_t count = element_count(model.shape(param));
   WeightStatistics result;
   double second = 0, fourth = 0;
   std::vector<double> values;

@@ -86,7 +86,7 @@ class TensorProgram {
   /// @pre the plan was made for this model and outlives the program. @throws IoError.
   TensorProgram(const Model& model, const Plan& plan, const TensorPlan& tensor)
       : name_(tensor.name), dtype_(model.dtype(tensor.name)), is_quantised_(model.is_quantised(tensor.name)), raw_dtype_(is_quantised_ ? Dtype::f64 : dtype_) {
-    lay_out(model.info(tensor.name).shape, tensor.factors);
+    lay_out(model.shape(tensor.name), tensor.factors);
     if (!tensor.absorbs.empty()) absorb(model, plan.site(tensor.absorbs));
     for (const Factor& factor : tensor.factors) {
       const bool down = factor.axis == down_axis_;
@@ -185,11 +185,8 @@ class TensorProgram {
       for_each_run(piece, [&](std::uint64_t offset, std::size_t at, std::size_t length) { model.checkpoint().read(tensor, offset, out.subspan(at, length)); });
       return;
     }
-    std::vector<double> row(static_cast<std::size_t>(piece.cols));
-    for (Index i = 0; i < piece.rows; ++i) {
-      model.read_values(tensor, static_cast<std::uint64_t>(piece.row + i) * static_cast<std::uint64_t>(cols_) + static_cast<std::uint64_t>(piece.col), row);
-      std::memcpy(out.data() + static_cast<std::size_t>(i) * row.size() * sizeof(double), row.data(), row.size() * sizeof(double));
-    }
+    model.quantised_of(tensor)->read(model.checkpoint(), static_cast<std::uint64_t>(piece.row), static_cast<std::uint64_t>(piece.col),
+                                     static_cast<std::uint64_t>(piece.rows), static_cast<std::uint64_t>(piece.cols), out);
   }
   /// Bytes of a piece of the output.
   [[nodiscard]] std::size_t bytes_of(const Piece& piece) const noexcept {

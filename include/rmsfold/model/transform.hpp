@@ -195,9 +195,12 @@ class Transformation {
         if (model_.is_dropped(tensor->name)) continue;
         if (model_.has_head() && tensor->name == model_.head_tensor() && !plan_.head_is_written) continue;
         shard.layout.push_back(*tensor);
-        if (model_.is_quantised(tensor->name)) {
-          shard.layout.back().dtype = std::string(name_of(model_.dtype(tensor->name)));
-          shard.layout.back().end = tensor->begin + element_count(tensor->shape) * size_of(model_.dtype(tensor->name));
+        if (const Index param = model_.param_index(tensor->name); param >= 0 && model_.is_quantised(tensor->name)) {
+          io::TensorInfo& written = shard.layout.back();
+          written.name = model_.graph().params[static_cast<std::size_t>(param)].name;
+          written.shape = model_.shape(written.name);
+          written.dtype = std::string(name_of(model_.dtype(written.name)));
+          written.end = tensor->begin + element_count(written.shape) * size_of(model_.dtype(written.name));
         }
         if (tensor->name == model_.embedding_tensor() && plan_.head_is_written && !model_.head_is_stored()) {
           io::TensorInfo head = *tensor;

@@ -296,7 +296,7 @@ class Verification {
 
   void compare_tensors() {
     std::uint64_t total = 0;
-    for (const TensorPlan& planned : report_.plan.tensors) total += a_.info(planned.name).bytes();
+    for (const TensorPlan& planned : report_.plan.tensors) total += element_count(a_.shape(planned.name)) * size_of(a_.dtype(planned.name));
     std::uint64_t done = 0;
     report_.tensors = model::compare_tensors(a_, b_, report_.plan, basis_error_, earlier_roundings_, options_.threads, [&](std::uint64_t bytes) {
       done += bytes;
