@@ -16,6 +16,19 @@ namespace fs = std::filesystem;
 using namespace rmsfold;
 using namespace rmsfold::test;
 
+template <class T>
+std::vector<std::byte> bytes_of(const std::vector<T>& values) {
+  std::vector<std::byte> bytes(values.size() * sizeof(T));
+  std::memcpy(bytes.data(), values.data(), bytes.size());
+  return bytes;
+}
+
+void write_tensors(const fs::path& directory, const std::vector<io::TensorInfo>& infos, const std::vector<std::vector<std::byte>>& data) {
+  io::SafetensorsWriter file(directory / "model.safetensors", infos, io::Metadata{{"format", "pt"}});
+  for (std::size_t i = 0; i < infos.size(); ++i) file.write(i, 0, data[i]);
+  file.finish(false);
+}
+
 bool is_projection(const std::string& name) { return name.find("_proj.weight") != std::string::npos; }
 
 /// A llama of width 160, so that blocks of 128 do not divide it, with codes and scales for every projection. The codes
@@ -65,15 +78,11 @@ Fp8Model write_fp8(const fs::path& directory, const std::function<void(io::Json&
     std::vector<float>& scales = made.scales[name];
     for (std::uint64_t i = 0; i < element_count(blocks); ++i) scales.push_back(static_cast<float>(1e-3 * (0.5 + random.uniform())));
     infos.push_back(io::make_tensor(name, "F8_E4M3", shape));
-    data.emplace_back(codes.size());
-    std::memcpy(data.back().data(), codes.data(), codes.size());
+    data.push_back(bytes_of(codes));
     infos.push_back(io::make_tensor(name + "_scale_inv", "F32", blocks));
-    data.emplace_back(scales.size() * sizeof(float));
-    std::memcpy(data.back().data(), scales.data(), data.back().size());
+    data.push_back(bytes_of(scales));
   }
-  io::SafetensorsWriter file(directory / "model.safetensors", infos, io::Metadata{{"format", "pt"}});
-  for (std::size_t i = 0; i < infos.size(); ++i) file.write(i, 0, data[i]);
-  file.finish(false);
+  write_tensors(directory, infos, data);
   return made;
 }
 
@@ -101,12 +110,6 @@ struct Mxfp4Model {
   std::map<std::string, Shape> shapes;                      // of the numbers, [experts, in, out]
   fs::path path;
 };
-
-std::vector<std::byte> bytes_of(const std::vector<std::uint8_t>& values) {
-  std::vector<std::byte> bytes(values.size());
-  std::memcpy(bytes.data(), values.data(), values.size());
-  return bytes;
-}
 
 /// @param edit  called with every tensor before it is written; an empty name leaves it out
 Mxfp4Model write_mxfp4(const fs::path& directory, const std::function<void(io::TensorInfo&, std::vector<std::byte>&)>& edit = {}) {
@@ -153,9 +156,7 @@ Mxfp4Model write_mxfp4(const fs::path& directory, const std::function<void(io::T
     add(io::make_tensor(name + "_blocks", "U8", {shape[0], shape[2], shape[1] / 32, 16}), bytes_of(packed));
     add(io::make_tensor(name + "_scales", "U8", {shape[0], shape[2], shape[1] / 32}), bytes_of(scales));
   }
-  io::SafetensorsWriter file(directory / "model.safetensors", infos, io::Metadata{{"format", "pt"}});
-  for (std::size_t i = 0; i < infos.size(); ++i) file.write(i, 0, data[i]);
-  file.finish(false);
+  write_tensors(directory, infos, data);
   return made;
 }
 
@@ -279,9 +280,7 @@ TEST_CASE("dequantize: scales that are missing, of another shape or not finite",
       infos.push_back(io::make_tensor(info.name, info.dtype, info.shape));
       data.emplace_back(static_cast<std::size_t>(infos.back().bytes()));
     }
-    io::SafetensorsWriter file(to / "model.safetensors", infos);
-    for (std::size_t i = 0; i < infos.size(); ++i) file.write(i, 0, data[i]);
-    file.finish(false);
+    write_tensors(to, infos, data);
     return to;
   };
   const fs::path missing = rewrite(temp / "b", [&](io::TensorInfo& info, bool& keep) { keep = info.name != up + "_scale_inv"; });

@@ -72,7 +72,7 @@ struct SandwichRows {
   const Presence is_old = in_file(old + "gate.weight");
   return embedding("{root}embed_tokens") + stream_norm(layer + "input_layernorm", "attention_in.{i}") +
          when(is_linear, linear_attention) + when(!is_linear, attention({})) +
-         stream_norm(layer + "post_attention_layernorm", "mlp_in.{i}") + 
+         stream_norm(layer + "post_attention_layernorm", "mlp_in.{i}") +
          when(is_old, moe(old, {.prefix = old + "experts.", .gate = "w1", .up = "w3", .down = "w2"})) + when(!is_old, moe(layer + "mlp.", {})) + head();
 }
 
